@@ -1,0 +1,1 @@
+"""Trajectory -> Verdicts: one pathology a file."""

@@ -1,0 +1,1 @@
+"""The whole journey, driven by Prefect; and the `treadle` command."""

@@ -1,0 +1,1 @@
+"""Samples -> solved, locked and packed mix."""

@@ -1,0 +1,1 @@
+"""Repository -> verified Task -> recorded Trajectory -> Sample."""

@@ -1,0 +1,1 @@
+"""Mix lock -> Batch -> Checkpoint."""
