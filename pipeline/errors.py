@@ -49,11 +49,10 @@ def boundary(work: Callable[[], T], *, retries: int = 2, pause_sec: float = 1.0)
             failure = Failure("infrastructure", str(error))
             if attempt < retries:
                 time.sleep(pause_sec * 2**attempt)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
+        except Exception as error:
+            # The only broad handler: an item's defect must not end the other items.
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise UserError(DISK_FULL) from error
-            raise
-        except Exception as error:  # noqa: BLE001 - the only one: an item's defect must not end the other items
             log.exception("defect in an item")
             return Failure("defect", f"{type(error).__name__}: {error}")
     return failure

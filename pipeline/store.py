@@ -34,6 +34,7 @@ from pipeline.errors import Failure, UserError, boundary
 from pipeline.types import RECORDS
 
 R = TypeVar("R")
+Connection = duckdb.DuckDBPyConnection
 TABLES = {record: table for table, record in RECORDS.items()}
 ROW_GROUP = 64
 """Rows per parquet row group: random access to one trajectory reads little."""
@@ -185,7 +186,7 @@ class Lake:
                     rows.append((stage, shard, row))
         return rows
 
-    def connect(self) -> duckdb.DuckDBPyConnection:
+    def connect(self) -> Connection:
         """Lake -> DuckDB connection with one read-only view per table, over exact files; nothing else can be read."""
         connection = duckdb.connect()
         allowed: list[str] = []

@@ -1,0 +1,1 @@
+"""Harness -> recording gateway -> teacher: every model call kept verbatim and token-exact."""
