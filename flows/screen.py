@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from flows.claims import Claim
 from flows.doctor import Finding
 from flows.why import Step
 from pipeline.store import LedgerRow, OnRow, StageReport
@@ -65,6 +66,17 @@ def stage_table(reports: list[StageReport]) -> Table:
             str(report.num_reused) if report.num_reused else "",
             f"{report.seconds:.1f}",
         )
+    return table
+
+
+def claims_table(claims: list[Claim]) -> Table:
+    """Claims -> which hold, with their figures."""
+    table = Table(title="What it shows", title_justify="left")
+    for name in ("claim", "holds", "figure"):
+        table.add_column(name, overflow="fold")
+    for claim in claims:
+        state = "ok" if claim.holds else "FAILED"
+        table.add_row(claim.text, f"[{STATE_STYLE[state]}]{state}[/]", claim.figure)
     return table
 
 

@@ -21,6 +21,7 @@ class Step(NamedTuple):
 FACTS = {
     "parity": "max_difference, tolerance, is_equal",
     "checkpoints": "path, num_parameters, num_steps, num_trainable_tokens",
+    "mixes": "name, stage, num_samples, num_tokens, num_trainable",
     "samples": "domain, harness, modality, teacher, num_tokens, num_trainable",
     "verdicts": "filter, action, reason, evidence",
     "trajectories": "harness->>'name' AS harness, teacher->>'name' AS teacher, exit_status, "
@@ -36,6 +37,7 @@ FACTS = {
 
 PARENTS = {
     "parity": {"checkpoints": "checkpoint_id"},
+    "checkpoints": {"mixes": "mix_id"},
     "samples": {"trajectories": "trajectory_id"},
     "verdicts": {"trajectories": "trajectory_id"},
     "trajectories": {"tasks": "task_id"},

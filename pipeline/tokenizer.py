@@ -102,10 +102,10 @@ def train_tokenizer(texts: Iterable[str], folder: Path, config: TokenizerConfig)
     if config.vocab_size < smallest:
         raise UserError(f"tokenizer.vocab_size = {config.vocab_size} is too small: set at least {smallest}")
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
@@ -150,10 +150,12 @@ def load_tokenizer(folder: Path) -> ChatTokenizer:
     identity = tokenizer_id(folder)
     model = Tokenizer.from_file(str(folder / "tokenizer.json"))
     model.encode_special_tokens = True
-    special_ids = {token: model.token_to_id(token) for token in SPECIAL_TOKENS}
-    missing = [token for token, index in special_ids.items() if index is None]
-    if missing:
-        raise UserError(f"tokenizer folder {folder} lacks the special token {missing[0]}: train the tokenizer again")
+    special_ids = {}
+    for token in SPECIAL_TOKENS:
+        index = model.token_to_id(token)
+        if index is None:
+            raise UserError(f"tokenizer folder {folder} lacks the special token {token}: train the tokenizer again")
+        special_ids[token] = index
     return ChatTokenizer(
         id=identity, folder=folder, vocab_size=model.get_vocab_size(), special_ids=special_ids, model=model
     )

@@ -327,6 +327,23 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """One locked mix; the lock file holds what was selected and proves it."""
+
+    id: str
+    """sha256 of the lock's canonical bytes, which is also the name of the lock file."""
+    name: str
+    stage: str
+    context_tokens: int
+    num_samples: int
+    """Repeats counted."""
+    num_tokens: int
+    num_trainable: int
+    tokenizer_id: str
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A trained model on disk, with its parents."""
 
@@ -373,6 +390,7 @@ RECORDS: dict[str, type] = {
     "trajectories": Trajectory,
     "verdicts": Verdict,
     "samples": Sample,
+    "mixes": Mix,
     "checkpoints": Checkpoint,
     "parity": Parity,
 }

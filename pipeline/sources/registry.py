@@ -60,7 +60,7 @@ def list_links(name: str) -> str:
     Raises: UserError when there is no such package; InfrastructureError when the registry does not answer.
     """
     command = [sys.executable, "-m", "pip", "-vvv", "--retries", "2", "index", "versions", name]
-    run = subprocess.run(  # noqa: S603 - a fixed command, the name is one argument
+    run = subprocess.run(
         [*command, "--no-binary", ":all:", "--ignore-requires-python"],
         capture_output=True,
         text=True,
@@ -95,7 +95,7 @@ def find_link(name: str, version: str, listing: str) -> Link:
 def _read_url(url: str, name: str) -> bytes:
     assert url.startswith(("https:", "http:", "file:")), "pip lists no other kind of link"
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SEC) as response:  # noqa: S310 - scheme checked above
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SEC) as response:
             return response.read()
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise InfrastructureError(f"the archive of {name} cannot be fetched ({error}): run again") from None

@@ -1,0 +1,1 @@
+"""Agent programs: how each is started, what it is told, and how it ends."""

@@ -1,0 +1,1 @@
+"""Who answers a harness: a vLLM server, any OpenAI-compatible URL, or the oracle that knows the gold patch."""
