@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from flows.config import JourneyConfig
 from pipeline.store import Connection, Lake
 from pipeline.types import Checkpoint, Parity, Trajectory
 
@@ -15,12 +14,12 @@ class Claim(NamedTuple):
     figure: str
 
 
-def check_claims(lake: Lake, config: JourneyConfig) -> list[Claim]:
-    """Lake of a finished journey -> claims, computed from records only."""
+def check_claims(lake: Lake, *, min_swe_tasks: int, planted: set[str]) -> list[Claim]:
+    """Lake of a finished journey, number of tasks wanted, names of planted sources -> claims, from records only."""
     connection = lake.connect()
     return [
-        enough_tasks(connection, config),
-        planted_sources_are_caught(connection, config),
+        enough_tasks(connection, min_swe_tasks),
+        planted_sources_are_caught(connection, planted),
         no_task_of_a_contaminated_repository(connection),
         oracle_solves(connection),
         calls_are_token_exact(lake),
@@ -36,7 +35,7 @@ def count(connection: Connection, query: str) -> int:
     return int(row[0])
 
 
-def enough_tasks(connection: Connection, config: JourneyConfig) -> Claim:
+def enough_tasks(connection: Connection, wanted: int) -> Claim:
     """At least the wanted number of valid repository tasks, each with tests on both sides."""
     swe = count(connection, "SELECT count(*) FROM tasks WHERE kind = 'swe' AND status = 'valid'")
     sided = count(
@@ -44,15 +43,14 @@ def enough_tasks(connection: Connection, config: JourneyConfig) -> Claim:
         "SELECT count(*) FROM tasks WHERE kind = 'swe' AND len(fail_to_pass) > 0 AND len(pass_to_pass) > 0",
     )
     return Claim(
-        f"at least {config.min_swe_tasks} verified repository tasks, each with FAIL_TO_PASS and PASS_TO_PASS",
-        sided == swe >= config.min_swe_tasks,
+        f"at least {wanted} verified repository tasks, each with FAIL_TO_PASS and PASS_TO_PASS",
+        sided == swe >= wanted,
         f"{swe} tasks",
     )
 
 
-def planted_sources_are_caught(connection: Connection, config: JourneyConfig) -> Claim:
+def planted_sources_are_caught(connection: Connection, planted: set[str]) -> Claim:
     """Every planted source is found contaminated, and nothing else is."""
-    planted = {source.renamed_to for source in config.sources if source.is_planted}
     rows = connection.execute(
         "SELECT DISTINCT repos.name, contamination.reason FROM contamination "
         "JOIN repos ON repos.id = contamination.repo_id WHERE is_contaminated"
@@ -119,5 +117,6 @@ def server_agrees(lake: Lake) -> Claim:
     return Claim(
         "vLLM serves the checkpoint with the learner's log-probs",
         parity.is_equal,
-        f"largest difference {parity.max_difference:.1e} over {parity.num_tokens} tokens, allowed {parity.tolerance:.0e}",
+        f"largest difference {parity.max_difference:.1e} nats over {parity.num_tokens} tokens, "
+        f"allowed {parity.tolerance:.0e}",
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from packaging.specifiers import SpecifierSet
-from pipeline.containers.engine import connect
 
+from pipeline.containers.engine import connect
 from pipeline.errors import InfrastructureError, UserError
 
 MIN_DISK_GB = 10.0

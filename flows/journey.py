@@ -1,9 +1,8 @@
 """Configuration -> all stages in order, as one Prefect flow; the main path on one page."""
 
-import json
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
@@ -18,13 +17,14 @@ from flows.stages import Stage
 from pipeline.config import load_toml
 from pipeline.errors import InfrastructureError
 from pipeline.store import Item, OnRow, StageReport, finish_stage, merge_reports, plan_shards, run_shard
+from pipeline.types import Mix
 
 SHARD_SIZE = 200
 """Items per Prefect task."""
 
 JOURNEY: tuple[Callable[[Context], Stage], ...] = (
     stages.sources,
-    stages.reference,
+    stages.benchmark,
     stages.contamination,
     stages.images,
     stages.tasks,
@@ -41,15 +41,8 @@ JOURNEY: tuple[Callable[[Context], Stage], ...] = (
 """What happens, in this order."""
 
 
-class Ran(NamedTuple):
-    """What a run of the journey came to."""
-
-    reports: list[StageReport]
-    report_path: Path
-
-
 @task(cache_policy=NO_CACHE, task_run_name="{name} {shard}")
-def shard_task(context: Context, name: str, shard: str, items: list[Item], stage: Stage, on_row: OnRow) -> StageReport:
+def shard_task(name: str, shard: str, items: list[Item], context: Context, stage: Stage, on_row: OnRow) -> StageReport:
     """One shard of a stage: Prefect shows it, the ledger remembers it."""
     return run_shard(context.lake, name, shard, items, stage.work, workers=stage.workers, on_row=on_row)
 
@@ -60,8 +53,9 @@ def run_stage_in_flow(context: Context, stage: Stage) -> StageReport:
     Raises: InfrastructureError when items failed although they were retried; what is finished stays.
     """
     plan = plan_shards(stage.items, SHARD_SIZE)
-    with progress(stage.name, len(stage.items)) as on_row:
-        reports = [shard_task(context, stage.name, shard, items, stage, on_row) for shard, items in plan.items()]
+    with progress(stage.name, len(stage.items)) as line:
+        context.note = line.note
+        reports = [shard_task(stage.name, shard, part, context, stage, line.on_row) for shard, part in plan.items()]
     report = merge_reports(stage.name, reports)
     if report.num_failed:
         reason = max(report.reasons, key=lambda name: report.reasons[name])
@@ -73,28 +67,39 @@ def run_stage_in_flow(context: Context, stage: Stage) -> StageReport:
     return report
 
 
-@flow(name="journey")
-def journey(context: Context) -> Ran:
-    """Every stage in order, then the report."""
+@flow(name="journey", validate_parameters=False)
+def journey(context: Context) -> list[StageReport]:
+    """Every stage in order."""
     reports = []
     for make_stage in JOURNEY:
         with context.stage_resources():
             reports.append(run_stage_in_flow(context, make_stage(context)))
-    return Ran(reports, stages.publish(context, reports))
+    return reports
 
 
 def run_journey(config_path: Path, work: Path) -> int:
-    """Configuration file and folder -> the journey run, its tables printed; exit code 0 when all claims hold."""
+    """Configuration file and folder -> journey, report and tables on the screen; 0 if all claims hold."""
+    started = time.monotonic()
     config = load_toml(config_path, JourneyConfig)
-    context = Context(config, work)
-    ran = journey(context)
-    claims = check_claims(context.lake, config)
+    context = Context(config, config_path.resolve().parent, work)
+    reports = journey(context)
+    (mix,) = context.lake.records(Mix)
+    page = write_report(
+        context.lake,
+        context.work / "report" / "index.html",
+        mix_id=mix.id,
+        tokenizer_folder=context.tokenizer_folder,
+        stages=reports,
+        title="From repositories to a served checkpoint",
+    )
+    planted = {source.renamed_to for source in config.sources if source.is_planted}
+    claims = check_claims(context.lake, min_swe_tasks=config.min_swe_tasks, planted=planted)
     screen = console()
-    screen.print(stage_table(ran.reports))
+    screen.print(stage_table(reports))
     screen.print(claims_table(claims))
-    reused = sum(report.num_reused for report in ran.reports)
-    total = sum(report.num_in for report in ran.reports)
-    seconds = sum(report.seconds for report in ran.reports)
+    reused = sum(report.num_reused for report in reports)
+    total = sum(report.num_in for report in reports)
+    seconds = time.monotonic() - started
     screen.print(f"{total} items in {seconds:.0f} s; {reused} were already there and were skipped.")
-    screen.print(f"Report: {ran.report_path}", soft_wrap=True)
+    screen.print(f"Report: {page}", soft_wrap=True)
     return 0 if all(claim.holds for claim in claims) else 1

@@ -1,8 +1,9 @@
 """Stage reports, findings and lineage -> what a terminal shows."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -22,13 +23,22 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
+class Line(NamedTuple):
+    """One stage's line of progress."""
+
+    on_row: OnRow
+    """To be called with each finished item."""
+    note: Callable[[str], None]
+    """To be called with a few words about the item at work."""
+
+
 @contextmanager
-def progress(stage: str, num_items: int) -> Iterator[OnRow]:
-    """Stage -> callback for each finished item: a bar on a terminal, a line at the start elsewhere."""
+def progress(stage: str, num_items: int) -> Iterator[Line]:
+    """Stage -> its line: a bar on a terminal, plain lines elsewhere."""
     screen = console()
     if not sys.stdout.isatty():
         screen.print(f"{stage}: {num_items} items")
-        yield lambda row: None
+        yield Line(lambda row: None, lambda text: screen.print(f"{stage}: {text}"))
         return
     columns = (
         SpinnerColumn(),
@@ -44,7 +54,7 @@ def progress(stage: str, num_items: int) -> Iterator[OnRow]:
         def advance(row: LedgerRow) -> None:
             bar.update(task, advance=1, last="" if row.status == "ok" else row.reason[:60])
 
-        yield advance
+        yield Line(advance, lambda text: bar.update(task, last=text))
 
 
 def stage_table(reports: list[StageReport]) -> Table:

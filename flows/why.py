@@ -30,6 +30,7 @@ FACTS = {
     "len(pass_to_pass) AS pass_to_pass, statement->>'origin' AS statement_by",
     "images": "ref, digest, recipe_hash, size_bytes",
     "contamination": "is_contaminated, rule, reason",
+    "benchmarks": "sources",
     "repos": "name, source->>'kind' AS source, source->>'name' AS source_name, source->>'version' AS version, "
     "source->>'sha256' AS sha256, source->>'licence' AS licence, source->>'url' AS url, num_files",
 }
@@ -43,7 +44,7 @@ PARENTS = {
     "trajectories": {"tasks": "task_id"},
     "tasks": {"images": "image_id", "contamination": "contamination_id", "repos": "repo_id"},
     "images": {"repos": "repo_id"},
-    "contamination": {"repos": "repo_id"},
+    "contamination": {"repos": "repo_id", "benchmarks": "reference_id"},
 }
 """Table -> parent table -> column that holds the parent's id."""
 

@@ -74,18 +74,18 @@ def _is_possible(problem: Problem, shares: list[Share]) -> bool:
 
 def _worst_need(problem: Problem, asked: float) -> Need:
     """The slice that falls shortest of what the budget needs."""
-    everything = np.ones(len(problem.supply), bool)
-    sets = [("the whole", problem.intent.budget.unit, everything)]
+    wanted, refused = [], []
     for share in problem.shares:
         inside, base = problem.cells.matches(share.slice), problem.cells.matches(share.base)
         if share.op != "<=":
-            sets.append((share.name, share.unit, inside))
+            wanted.append((share.name, share.unit, inside))
         if share.op != ">=":
-            sets.append((f"all but {share.name}", share.unit, base & ~inside))
+            refused.append((f"all but {share.name}", share.unit, base & ~inside))
+    whole = ("the whole", problem.intent.budget.unit, np.ones(len(problem.supply), bool))
     needs = []
-    for name, unit, chosen in sets:
+    for name, unit, chosen in [*wanted, whole, *refused]:
         tokens = problem.per_trainable(unit) * chosen
         result = problem.solve(tokens, problem.shares, budget=asked, is_bounded=False)
         have = float(problem.cells.tokens(unit)[chosen].sum())
         needs.append(Need(name, unit, float(result.fun) * problem.scale, have))
-    return max(needs, key=lambda one: one.need / max(one.have, 1.0))
+    return max(needs, key=lambda one: round(one.need / max(one.have, 1.0), 6))

@@ -77,6 +77,16 @@ class Repo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """The benchmark sources that repositories are compared with, as hashes."""
+
+    id: str
+    """Blob id of the index."""
+    sources: list[Source]
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination:
     """What decontamination found for one repository: the evidence, never only the decision."""
 
@@ -95,7 +105,7 @@ class Contamination:
     reason: str
     """One sentence for a person."""
     reference_id: str
-    """Hash of the reference index compared against."""
+    """Parent Benchmark."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -384,6 +394,7 @@ class Parity:
 
 RECORDS: dict[str, type] = {
     "repos": Repo,
+    "benchmarks": Benchmark,
     "contamination": Contamination,
     "images": RepoImage,
     "tasks": Task,

@@ -6,6 +6,7 @@ tokenizer and the given stage reports; the file needs no network, and its policy
 
 import base64
 import hashlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,8 +46,8 @@ def write_report(
 
     Raises: UserError when the lock, a shard of it or the tokenizer is missing or altered.
     """
-    evidence = Evidence(lake, load(lake, mix_id), load_tokenizer(tokenizer_folder), stages)
-    write_atomic(path, _page(evidence, title).encode())
+    with closing(Evidence(lake, load(lake, mix_id), load_tokenizer(tokenizer_folder), stages)) as evidence:
+        write_atomic(path, _page(evidence, title).encode())
     return path
 
 

@@ -35,7 +35,7 @@ class Ancestry:
     """The chain of one sample."""
 
     links: list[Link]
-    """Child first."""
+    """Child first, the repository last."""
     archive_kind: str
     archive: str
     """Name and version of the source."""
@@ -49,10 +49,11 @@ def ancestry(evidence: Evidence, sample: Sample | None) -> Ancestry | None:
     """The example's sample -> its chain; None without a sample."""
     if sample is None:
         return None
+    steps = sorted(lineage(evidence.lake, sample.id), key=lambda step: step.table == "repos")
     source = evidence.rows(SOURCE, task=sample.task_id)
     checkpoint = evidence.checkpoint()
     return Ancestry(
-        links=[Link(WORDS[step.table], step.id, step.facts) for step in lineage(evidence.lake, sample.id)],
+        links=[Link(WORDS[step.table], step.id, step.facts) for step in steps],
         archive_kind=source[0]["kind"] if source else "",
         archive=f"{source[0]['name']} {source[0]['version']}" if source else "",
         archive_sha256=source[0]["sha256"] if source else "",
@@ -62,6 +63,7 @@ def ancestry(evidence: Evidence, sample: Sample | None) -> Ancestry | None:
 
 
 SOURCE = """
-    SELECT (source->>'kind') AS kind, (source->>'name') AS name, (source->>'version') AS version, (source->>'sha256') AS sha256
+    SELECT (source->>'kind') AS kind, (source->>'name') AS name, (source->>'version') AS version,
+           (source->>'sha256') AS sha256
     FROM tasks WHERE id = $task LIMIT 1
 """

@@ -25,6 +25,10 @@ class Evidence:
         self.stages = stages
         self._connection = connect(lake, mix)
 
+    def close(self) -> None:
+        """Ends the queries."""
+        self._connection.close()
+
     def rows(self, sql: str, **parameters: Any) -> list[dict[str, Any]]:
         """Query -> rows by column name."""
         cursor = self._connection.execute(sql, parameters or None)

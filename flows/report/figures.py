@@ -7,6 +7,8 @@ from markupsafe import Markup
 
 SHORT_ID = 12
 MINUTE_SEC = 60
+KEPT_SPACE = "\u00a0"
+"""Space that no line breaks at."""
 INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """Control, zero-width and direction characters: they could hide or reorder what the page shows."""
 
@@ -25,7 +27,7 @@ def count(number: float) -> str:
 
 def share(value: float) -> str:
     """0.4312 -> 43.1 %."""
-    return f"{value * 100:.1f} %"
+    return f"{value * 100:.1f}{KEPT_SPACE}%"
 
 
 def points(value: float) -> str:
@@ -36,9 +38,9 @@ def points(value: float) -> str:
 def seconds(value: float) -> str:
     """Seconds -> 12.3 s, or minutes and seconds."""
     if value < MINUTE_SEC:
-        return f"{value:.1f} s"
+        return f"{value:.1f}{KEPT_SPACE}s"
     minutes, rest = divmod(round(value), MINUTE_SEC)
-    return f"{minutes} min {rest} s"
+    return f"{minutes}{KEPT_SPACE}min {rest}{KEPT_SPACE}s"
 
 
 def nats(value: float) -> str:
@@ -74,5 +76,8 @@ def short(identity: str) -> str:
     return identity[:SHORT_ID]
 
 
-FILTERS = {function.__name__: function for function in (count, share, points, seconds, nats, small, plural, tenth, hundredth, short)}
+FILTERS = {
+    function.__name__: function
+    for function in (count, share, points, seconds, nats, small, plural, tenth, hundredth, short)
+}
 """Names under which templates use these."""

@@ -109,7 +109,7 @@ def _stations(counts: Counts, evidence: Evidence, checkpoint: Checkpoint | None)
         ("Verdict", counts.num_verdicts, f"{count(counts.num_dropped)} runs dropped"),
         ("Sample", counts.num_samples, plural(counts.num_sample_tokens, "token")),
         ("MixManifest", 1, plural(evidence.mix.num_samples, "sample")),
-        ("Batch", len(packing.bins), f"bins, {share(packing.waste_share)} empty"),
+        ("Batch", len(packing.bins), f"{share(packing.waste_share)} padding"),
         ("Checkpoint", 1 if checkpoint else 0, plural(checkpoint.num_steps, "step") if checkpoint else "not trained"),
     ]
     return [

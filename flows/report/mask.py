@@ -1,7 +1,7 @@
 """Sample -> its tokens as text, turn by turn, trainable ones apart from context."""
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from pipeline.tokenizer import (
@@ -61,7 +61,7 @@ def turns(sample: Sample, tokenizer: ChatTokenizer) -> list[Turn]:
     bounds = sorted({0, *starts, len(sample.token_ids)})
     return [
         _turn(number, sample.token_ids, trainable, range(start, end), tokenizer)
-        for number, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False))
+        for number, (start, end) in enumerate(pairwise(bounds))
     ]
 
 

@@ -3,24 +3,28 @@
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
-import docker
 import requests
 import urllib3
+from docker import DockerClient as Client
+from docker.errors import DockerException, NotFound
 
 from pipeline.errors import DISK_FULL, InfrastructureError, UserError
 
-Client = docker.DockerClient
-NotFound = docker.errors.NotFound
+__all__ = ["Client", "Command", "NotFound", "ProcessOutput", "connect", "engine_faults", "run_process"]
 
 ENGINE_TIMEOUT_SEC = 600
 """Of one API call: committing or importing an image can take minutes on a busy disk."""
 POOL_SIZE = 32
 IDLE_SEC = 0.5
 """Silence after which the engine is asked whether the process has ended."""
+DRAIN_SEC = 10.0
+"""Longest wait for the end of a process that was killed, or whose stream has closed."""
 CHUNK_BYTES = 65_536
 HEADER_BYTES = 8
 STDOUT = 1
@@ -30,7 +34,7 @@ class ProcessOutput(NamedTuple):
     """What one process in a container wrote and how it ended."""
 
     exit_code: int | None
-    """None while it still runs: it was given up on."""
+    """None for a process that was killed from outside, or whose end the engine did not report."""
     stdout: bytes
     output: bytes
     """Both streams in the order of arrival."""
@@ -56,9 +60,9 @@ def connect() -> Client:
     Raises: UserError when no engine answers.
     """
     try:
-        client = docker.from_env(timeout=ENGINE_TIMEOUT_SEC, max_pool_size=POOL_SIZE)
+        client = Client.from_env(timeout=ENGINE_TIMEOUT_SEC, max_pool_size=POOL_SIZE)
         client.ping()
-    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+    except (DockerException, requests.exceptions.RequestException, OSError) as error:
         raise UserError(
             f"no Docker engine answers ({_first_line(error)}): start it (`make engine` installs and starts one on "
             "Debian as root) or point DOCKER_HOST at a running one"
@@ -75,7 +79,7 @@ def engine_faults(action: str) -> Iterator[None]:
     try:
         yield
     except (
-        docker.errors.DockerException,
+        DockerException,
         requests.exceptions.RequestException,
         urllib3.exceptions.HTTPError,
         OSError,
@@ -91,13 +95,19 @@ def _first_line(error: Exception) -> str:
 
 
 def run_process(
-    client: Client, container_id: str, command: Command, *, max_bytes: int, deadline_sec: float
+    client: Client,
+    container_id: str,
+    command: Command,
+    *,
+    max_bytes: int,
+    deadline_sec: float,
+    kill: Callable[[], object],
 ) -> ProcessOutput:
-    """Running container and command -> output, read until the process ends, the cap is met or the deadline passes.
+    """Running container and command -> output, read until the process ends, or is killed at the cap or the deadline.
 
-    A process given up on keeps running: ending it is the caller's part.
+    `kill` ends the process from outside. Its stream is then read to the end: the engine delays every later process
+    of the container while one that still writes has no reader.
     """
-    deadline = time.monotonic() + deadline_sec
     exec_id = client.api.exec_create(
         container_id,
         command.arguments,
@@ -110,28 +120,39 @@ def run_process(
     # http.client may hold the first bytes of the process in its buffer beside the response's header
     buffered = stream._response.raw._fp.fp
     connection: socket.socket = buffered.raw._sock
+    reader = _FrameReader(max_bytes)
     try:
         connection.setblocking(False)
-        received = bytearray(buffered.peek(1))
+        reader.feed(buffered.peek(1))
         if command.stdin:
             connection.settimeout(deadline_sec)
             connection.sendall(command.stdin)
-        reader = _FrameReader(max_bytes)
-        reader.feed(received)
-        is_late = not _read_until_end(client, exec_id, connection, reader, deadline)
+        ended = partial(_read_until_end, client, exec_id, connection, reader)
+        is_late = not ended(time.monotonic() + deadline_sec, stop_when_full=True)
+        if is_late or reader.is_full:
+            with ThreadPoolExecutor(1) as pool:
+                killing = pool.submit(kill)
+                ended(time.monotonic() + DRAIN_SEC, stop_when_full=False)
+                killing.result()
     finally:
         stream.close()
-    exit_code = None if reader.is_full or is_late else _exit_code(client, exec_id, deadline)
+    exit_code = None if reader.is_full or is_late else _exit_code(client, exec_id)
     return ProcessOutput(exit_code, bytes(reader.stdout), bytes(reader.output), reader.is_full, is_late)
 
 
 def _read_until_end(
-    client: Client, exec_id: str, connection: socket.socket, reader: "_FrameReader", deadline: float
+    client: Client,
+    exec_id: str,
+    connection: socket.socket,
+    reader: "_FrameReader",
+    deadline: float,
+    *,
+    stop_when_full: bool,
 ) -> bool:
     """Stream -> frames in the reader; False when the deadline passed first."""
     poller = select.poll()
     poller.register(connection, select.POLLIN)
-    while not reader.is_full:
+    while not (stop_when_full and reader.is_full):
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return False
@@ -147,12 +168,13 @@ def _read_until_end(
     return True
 
 
-def _exit_code(client: Client, exec_id: str, deadline: float) -> int | None:
+def _exit_code(client: Client, exec_id: str) -> int | None:
     """Ended exec -> its exit code; the engine may learn of the end a moment after the stream closed."""
+    deadline = time.monotonic() + DRAIN_SEC
     while True:
         state = client.api.exec_inspect(exec_id)
         if not state["Running"] or time.monotonic() > deadline:
-            return state["ExitCode"]
+            return None if state["Running"] else int(state["ExitCode"])
         time.sleep(0.01)
 
 

@@ -4,8 +4,8 @@ import io
 import logging
 import tarfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -156,8 +156,6 @@ class Sandbox:
             deadline_sec=timeout_sec + HOST_GRACE_SEC,
         )
         seconds = time.monotonic() - started
-        if result.exit_code is None:
-            self._kill_all(user)
         exit_code = EXIT_KILLED if result.exit_code is None else result.exit_code
         return Execution(
             exit_code=exit_code,
@@ -209,7 +207,12 @@ class Sandbox:
         try:
             with engine_faults("run a process in a sandbox"):
                 return run_process(
-                    self._client, self.container_id, command, max_bytes=max_bytes, deadline_sec=deadline_sec
+                    self._client,
+                    self.container_id,
+                    command,
+                    max_bytes=max_bytes,
+                    deadline_sec=deadline_sec,
+                    kill=partial(self._kill_all, command.user),
                 )
         except InfrastructureError:
             if self._is_out_of_memory():
@@ -225,10 +228,15 @@ class Sandbox:
     def _kill_all(self, user: str) -> None:
         """Ends every process of a user; where none can be started for that, removal of the sandbox will do it."""
         command = Command(["bash", "-c", "kill -9 -1"], user, "/", {})
-        self._run(command, max_bytes=CHUNK_OF_ERRORS, deadline_sec=HOST_GRACE_SEC)
-
-
-CHUNK_OF_ERRORS = 10_000
+        with engine_faults("kill the processes of a sandbox"):
+            run_process(
+                self._client,
+                self.container_id,
+                command,
+                max_bytes=self._limits.output_bytes,
+                deadline_sec=HOST_GRACE_SEC,
+                kill=lambda: None,
+            )
 
 
 def _host_config(

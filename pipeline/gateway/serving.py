@@ -21,7 +21,9 @@ def serving(app: ASGIApp) -> Iterator[str]:
     Raises: InfrastructureError when the server does not come up.
     """
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, log_config=None, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True, name="serving")
     thread.start()

@@ -95,13 +95,13 @@ class MiniSweAgent:
             (home / "settings.json").write_text(json.dumps(settings))
             command = [sys.executable, "-P", "-m", "pipeline.harnesses.mini_program", str(home / "settings.json")]
             with guarded(
-                command, log_path=home / "log.txt", environment=_environment(home), stop_timeout_sec=1.0
+                command, log_path=home / "log.txt", environment=process_environment(home), stop_timeout_sec=1.0
             ) as process:
                 try:
                     process.wait(limits.wall_limit_sec)
                 except subprocess.TimeoutExpired:
                     return EndState("wall_limit", "killed at the wall limit")
-            return _end_state(home)
+            return end_state(home)
 
     def _settings(
         self, episode_url: str, task: Task, sandbox: Sandbox, limits: RunLimits, home: Path
@@ -129,16 +129,18 @@ class MiniSweAgent:
                 "model_kwargs": {"api_base": episode_url, "api_key": "episode", "timeout": limits.wall_limit_sec},
             },
         }
-        return {"prompts": prompts, "overrides": overrides, "task": _instruction(task)}
+        return {"prompts": prompts, "overrides": overrides, "task": instruction(task)}
 
 
-def _instruction(task: Task) -> str:
+def instruction(task: Task) -> str:
+    """Task -> what the agent reads."""
     if not task.interface:
         return task.statement.text
     return f"{task.statement.text}\n\nThe following interface is expected:\n\n{task.interface}"
 
 
-def _environment(home: Path) -> dict[str, str]:
+def process_environment(home: Path) -> dict[str, str]:
+    """Temporary folder -> all of the environment that the harness sees."""
     inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
     return inherited | SETTINGS | {"HOME": str(home), "MSWEA_GLOBAL_CONFIG_DIR": str(home)}
 
@@ -150,7 +152,7 @@ def _package_folder() -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _end_state(home: Path) -> EndState:
+def end_state(home: Path) -> EndState:
     """Folder with the harness's own record -> how it ended."""
     path = home / "trajectory.json"
     native, detail = "", ""

@@ -190,10 +190,10 @@ class _SiteFinder(cst.CSTVisitor):
             self.add("swap_arithmetic_operator", node.operator, AUGMENTED[type(node.operator)]())
 
     def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:  # noqa: N802
-        placeholder = None if len(node.body) > 1 else cst.SimpleStatementLine([cst.Pass()])
+        # A block left empty is written as `pass` by libcst.
         for statement in node.body:
             if is_droppable(statement):
-                self.add("drop_statement", statement, placeholder)
+                self.add("drop_statement", statement, None)
 
     def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
         if isinstance(node.func, cst.Name) and node.func.value in TYPE_CHECKS:

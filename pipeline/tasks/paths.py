@@ -4,7 +4,11 @@ import re
 
 from pipeline.trees import Tree, is_test_path
 
-CHANGELOG = re.compile(r"(^|/)(change(s|_?log)|history|news|releases?|release[-_]notes)(\.\w+)?$", re.IGNORECASE)
+CHANGELOG = re.compile(
+    r"(^|/)(change(s|[-_]?log)|history|news|releases?|release[-_]notes)(\.(md|markdown|rst|txt|adoc|html?))?$"
+    r"|(^|/)(changelog\.d|newsfragments)/",
+    re.IGNORECASE,
+)
 NOT_SOURCE = re.compile(
     r"^(docs?|examples?|benchmarks?|bench|scripts|tools)/|(^|/)(setup|conf|versioneer|_version|noxfile|tasks)\.py$"
 )

@@ -22,40 +22,10 @@ GENERATOR_VERSION = "1"
 ANSWER_LINE = re.compile(r"^\W*answer\W*?:\s*(.+?)\s*$", re.IGNORECASE)
 PEOPLE = ("Ada", "Ben", "Chloe", "Dario", "Elif", "Femi", "Greta", "Hugo", "Ines", "Jonas", "Kaya", "Luis", "Mira")
 THINGS = ("apples", "pencils", "stamps", "marbles", "books", "tickets", "cups", "candles", "coins", "shells")
-WORDS = tuple(
-    [
-        "loom",
-        "thread",
-        "weaver",
-        "shuttle",
-        "cotton",
-        "linen",
-        "pattern",
-        "spindle",
-        "ribbon",
-        "needle",
-        "fabric",
-        "velvet",
-        "canvas",
-        "stitch",
-        "carpet",
-        "button",
-        "orchard",
-        "harbour",
-        "lantern",
-        "meadow",
-        "pebble",
-        "saddle",
-        "timber",
-        "willow",
-        "anchor",
-        "basket",
-        "copper",
-        "feather",
-        "garden",
-        "hammer",
-        "island",
-    ]
+WORDS = re.findall(
+    r"\w+",
+    "loom thread weaver shuttle cotton linen pattern spindle ribbon needle fabric velvet canvas stitch carpet button "
+    "orchard harbour lantern meadow pebble saddle timber willow anchor basket copper feather garden hammer island",
 )
 FORMAT = "Think step by step if you like. Then end with one line of the form `Answer: {form}`."
 
@@ -176,7 +146,7 @@ def _reversal(chance: random.Random) -> Puzzle:
 
 
 def _sequence(chance: random.Random) -> Puzzle:
-    start, factor, add = chance.randint(1, 9), chance.randint(2, 4), chance.randint(1, 12)
+    start, factor, add = chance.randint(1, 40), chance.randint(2, 5), chance.randint(1, 40)
     terms = [start]
     while len(terms) < 6:
         terms.append(terms[-1] * factor + add)

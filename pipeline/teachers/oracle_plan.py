@@ -20,6 +20,8 @@ MAX_COMMAND_CHARS = 60_000
 MARGIN_LINES = 12
 """Shown above and below a change when reading."""
 MAX_CONTEXT_LINES = 3
+PLAIN_PYTHON = re.compile(r"[\w./+-]+\.py")
+"""Paths that mean the same inside any quotes."""
 SUBMIT_COMMAND = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat patch.txt"
 
 
@@ -139,11 +141,12 @@ def _read_command(rng: random.Random, file: unidiff.PatchedFile) -> str:
 
 
 def _check_command(patch: list[unidiff.PatchedFile]) -> str:
-    sources = [_path(file) for file in patch if _path(file).endswith(".py") and not file.is_removed_file]
+    names = [_path(file) for file in patch if not file.is_removed_file]
+    sources = [name for name in names if PLAIN_PYTHON.fullmatch(name)]
     command = "git diff --stat && git diff"
     if sources:
         program = f"import ast; [ast.parse(open(path).read()) for path in {sources!r}]; print('parsed')"
-        command += f" && python3 -c {_quote(program)}"
+        command += f' && python3 -c "{program}"'
     return command
 
 

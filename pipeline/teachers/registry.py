@@ -1,9 +1,7 @@
 """Name of a teacher -> handle: where it answers for a task, and how it is recorded."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from pipeline.gateway.wire import Sampling, Upstream
 from pipeline.teachers.oracle import MODEL
@@ -62,12 +60,3 @@ TEACHERS: dict[str, Callable[..., TeacherHandle]] = {
     "vllm": vllm_teacher,
     "openai": openai_teacher,
 }
-
-
-def weights_hash(model_path: Path) -> str:
-    """Model folder -> sha256 over its safetensors files in name order."""
-    digest = hashlib.sha256()
-    for path in sorted(model_path.glob("*.safetensors")):
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()

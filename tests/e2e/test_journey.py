@@ -1,4 +1,4 @@
-"""The whole journey with real parts: killed in the middle, continued, run again, and its report held against its lake."""
+"""The whole journey with real parts: killed, continued, run again, its report held against its lake."""
 
 import json
 import os

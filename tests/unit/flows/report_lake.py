@@ -1,4 +1,4 @@
-"""Nothing -> a small lake with every record of the journey, made by the program's own stages, for tests of the report."""
+"""Folder -> a small lake with every record of the journey, written by the program's own stages."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,7 +26,10 @@ from pipeline.types import (
 from tests.unit.builders import model_call, result, source, task, trajectory
 
 HOSTILE = '</pre><script>alert("x")</script><img src=x onerror=alert(1)>'
-BASH = {"type": "function", "function": {"name": "bash", "description": "Run a command.", "parameters": {"type": "object"}}}
+BASH = {
+    "type": "function",
+    "function": {"name": "bash", "description": "Run a command.", "parameters": {"type": "object"}},
+}
 PATCH = "--- a/demo.py\n+++ b/demo.py\n@@ -1,2 +1,2 @@\n def limit(x):\n-    return x < 1\n+    return x <= 1\n"
 ARCHIVE_SHA256 = "5b" * 32
 LOSSES = [7.25, 6.5, 5.75, 5.125, 4.5, 4.0, 3.625, 3.375]
@@ -186,7 +189,12 @@ def make_until_samples(root: Path, statement: str = "limit(1) must be true.", ou
     )
     image = with_id(
         RepoImage(
-            repo_id=good.id, ref="treadle/alpha", digest="sha256:01", recipe_hash="02", wheelhouse_hash="03", size_bytes=9
+            repo_id=good.id,
+            ref="treadle/alpha",
+            digest="sha256:01",
+            recipe_hash="02",
+            wheelhouse_hash="03",
+            size_bytes=9,
         )
     )
     swe = [repo_task(good, image, clean, number, statement) for number in range(3)]

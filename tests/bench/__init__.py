@@ -1,0 +1,1 @@
+"""Benches: figures against peers that are measured in the same run."""
