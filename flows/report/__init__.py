@@ -5,6 +5,7 @@ tokenizer and the given stage reports; the file needs no network, and its policy
 """
 
 import base64
+import functools
 import hashlib
 from contextlib import closing
 from pathlib import Path
@@ -67,6 +68,22 @@ def _sections(evidence: Evidence) -> list[Section]:
 
 
 def _page(evidence: Evidence, title: str) -> str:
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            title=title,
+            mix_id=evidence.mix.id,
+            sections=_sections(evidence),
+            style_hash=_policy_hash("style.css"),
+            script_hash=_policy_hash("page.js"),
+        )
+    )
+
+
+@functools.cache
+def _environment() -> Environment:
+    """Text of the lake is untrusted: everything printed is escaped, and what cannot be seen is spelled out."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -76,13 +93,7 @@ def _page(evidence: Evidence, title: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= figures.FILTERS
-    return environment.get_template("page.html.jinja").render(
-        title=title,
-        mix_id=evidence.mix.id,
-        sections=_sections(evidence),
-        style_hash=_policy_hash("style.css"),
-        script_hash=_policy_hash("page.js"),
-    )
+    return environment
 
 
 def _policy_hash(name: str) -> str:

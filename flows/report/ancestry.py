@@ -17,6 +17,7 @@ WORDS = {
     "tasks": "Task",
     "images": "Container image",
     "contamination": "Decontamination",
+    "benchmarks": "Benchmark index",
     "repos": "Repository",
 }
 """Table -> what a reader calls its record."""

@@ -32,7 +32,8 @@ class TrainedExample:
 class Excerpt(NamedTuple):
     """One message in short."""
 
-    index: int
+    place: int
+    """Among the trajectory's messages, from 0."""
     role: str
     text: str
     num_left_out: int
@@ -98,7 +99,7 @@ def _excerpts(trajectory: Trajectory, drops: list[Verdict]) -> list[Excerpt]:
         text = "\n".join(part for part in (message.reasoning, message.content, *calls) if part)
         excerpts.append(
             Excerpt(
-                index=index,
+                place=index,
                 role=message.role,
                 text=text[:EXCERPT],
                 num_left_out=max(0, len(text) - EXCERPT),

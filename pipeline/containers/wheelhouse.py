@@ -23,6 +23,15 @@ REQUIREMENT = re.compile(
 TIMEOUT_SEC = 1200
 
 
+class UnbuildableError(Exception):
+    """This repository cannot have an image; repeating cannot help, and other repositories are not concerned."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        """Stable slug."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheelhouse:
     """A complete folder of wheels."""
@@ -36,13 +45,11 @@ class Wheelhouse:
 def ensure_wheelhouse(folder: Path, requirements: list[str], python_version: str) -> Wheelhouse:
     """Requirements -> their wheels and those of everything they need, downloaded once into a folder of `folder`.
 
-    Raises: UserError for a requirement that is none or has no wheels, InfrastructureError when the index fails.
+    Raises: UnbuildableError for a requirement that is none or has no wheels, InfrastructureError when the index fails.
     """
     for requirement in requirements:
         if not REQUIREMENT.fullmatch(requirement):
-            raise UserError(
-                f"requirement {requirement!r} is no name with versions: write it like `name>=1.0`, no options or URLs"
-            )
+            raise UnbuildableError("bad_requirement", f"{requirement!r} is no name with versions, such as `name>=1.0`")
     wanted = sorted(set(requirements))
     key = content_id([wanted, python_version, PLATFORMS])[:16]
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +70,8 @@ def _download(path: Path, requirements: list[str], python_version: str) -> None:
     log.info("wheelhouse state=downloading requirements=%d python=%s", len(requirements), python_version)
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"),
+        # without retries pip does not say that nothing answered
+        *("--retries", "3"),
         *("--dest", str(partial), "--only-binary", ":all:"),
         *("--implementation", "cp", "--python-version", python_version),
         *(option for platform in PLATFORMS for option in ("--platform", platform)),
@@ -80,7 +89,7 @@ def _download(path: Path, requirements: list[str], python_version: str) -> None:
     log.info("wheelhouse state=ready files=%d path=%s", len(list(path.iterdir())), path.name)
 
 
-def _failure(errors: str, requirements: list[str]) -> UserError | InfrastructureError:
+def _failure(errors: str, requirements: list[str]) -> UserError | UnbuildableError | InfrastructureError:
     """What pip wrote -> whose fault it is: a wrong requirement, or a network that may work again."""
     lines = [line.removeprefix("ERROR: ").strip() for line in errors.splitlines() if line.strip()]
     detail = lines[-1][:200] if lines else "pip wrote nothing"
@@ -88,5 +97,5 @@ def _failure(errors: str, requirements: list[str]) -> UserError | Infrastructure
         return UserError("this Python has no pip: run `python -m ensurepip` with it")
     is_reached = not re.search(r"Retrying|ConnectionError|NewConnectionError|timed out|resolve", errors, re.IGNORECASE)
     if is_reached and "No matching distribution" in errors:
-        return UserError(f"no wheels for {', '.join(requirements)} ({detail}): name versions that have wheels")
+        return UnbuildableError("no_wheels", detail)
     return InfrastructureError(f"the package index did not give {', '.join(requirements)}: {detail}")

@@ -1,6 +1,5 @@
 """Documented function -> single-turn task to write it again; reply text -> tree with the function that was written."""
 
-import ast
 import random
 import re
 from typing import NamedTuple
@@ -9,6 +8,7 @@ import libcst as cst
 
 from pipeline.tasks.mutations import parse_module
 from pipeline.tasks.paths import source_files
+from pipeline.tasks.syntax import parse_python
 from pipeline.trees import Tree
 from pipeline.types import Statement
 
@@ -127,13 +127,11 @@ def _written_function(reply: str, name: str) -> cst.FunctionDef | str:
     blocks = FENCE.findall(reply) or [reply]
     for block in reversed(blocks):
         code = _dedent(block)
-        try:
-            # CPython's parser refuses deep nesting before the other one could overflow the stack on it.
-            ast.parse(code)
-            module = cst.parse_module(code)
-            found = [nodes for known, nodes in _functions(module).items() if known.rsplit(".", 1)[-1] == name]
-        except (SyntaxError, ValueError, MemoryError, RecursionError, cst.ParserSyntaxError):
-            continue
+        # CPython's parser refuses deep nesting before the other one could overflow the stack on it.
+        module = parse_module(code.encode()) if parse_python(code).body else None
+        found = (
+            [nodes for known, nodes in _functions(module).items() if known.rsplit(".", 1)[-1] == name] if module else []
+        )
         if found:
             return found[-1][-1]
     return "no_function_in_reply"

@@ -9,7 +9,8 @@ import copy
 import re
 from typing import NamedTuple
 
-from pipeline.tasks.interfaces import imported_names, package_names, parse_python
+from pipeline.tasks.interfaces import imported_names, package_names
+from pipeline.tasks.syntax import parse_expression, parse_python
 from pipeline.trees import Tree
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -131,11 +132,9 @@ def _parameters(message: str) -> dict[str, ast.expr]:
             break
         if not re.match(r"\w+ = ", line):
             continue
-        try:
-            call = ast.parse(f"f({line})", mode="eval").body
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
+        call = parse_expression(f"f({line})")
+        if not isinstance(call, ast.Call):
             continue
-        assert isinstance(call, ast.Call), "it was written as a call"
         found |= {item.arg: item.value for item in call.keywords if item.arg and _is_literal(item.value)}
     return found
 

@@ -4,6 +4,7 @@ import ast
 from typing import NamedTuple
 
 from pipeline.tasks.paths import source_files
+from pipeline.tasks.syntax import parse_python
 from pipeline.trees import Tree
 
 MAX_NAMES = 3
@@ -37,14 +38,6 @@ def find_interfaces(tree: Tree, test_path: str, called: tuple[str, ...]) -> list
             dotted = f"{imported[root]}.{rest}" if rest else imported[root]
             found.setdefault(dotted, Interface(dotted, find_signature(tree, dotted)))
     return list(found.values())
-
-
-def parse_python(content: bytes) -> ast.Module:
-    """Bytes -> syntax tree; an empty one where they are not Python of this version."""
-    try:
-        return ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.Module(body=[], type_ignores=[])
 
 
 def imported_names(module: ast.Module, packages: set[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import threading
 
 
 def main() -> None:
+    """Command line of this process -> exit code of the command it holds."""
     # A handler, not SIG_IGN: the command must inherit the default.
     signal.signal(signal.SIGTERM, lambda *_: None)
     process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)

@@ -156,17 +156,13 @@ def edit_commands(patch: list[unidiff.PatchedFile], tree: Tree, rng: random.Rand
     prefers_script = rng.random() < 0.7
     for file in patch:
         edits = find_edits(file, tree.get(_path(file), b"")) if prefers_script else []
-        command = _script(_path(file), edits) if edits else _heredoc("git apply --whitespace=nowarn -", _diff_of(file))
+        command = _script(_path(file), edits) if edits else _heredoc("git apply --whitespace=nowarn -", str(file))
         if commands and len(commands[-1]) + len(command) < MAX_COMMAND_CHARS:
             commands[-1] += f"\n{command}"
         else:
             commands.append(command)
     # Chained edits in one command must not hide an earlier failure.
     return [f"set -e\n{command}" if command.count("<<'") > 1 else command for command in commands]
-
-
-def _diff_of(file: unidiff.PatchedFile) -> str:
-    return str(file)
 
 
 def _heredoc(program: str, text: str) -> str:

@@ -14,6 +14,8 @@ from tests.bench.figure import Figure
 
 AREAS = {"mix": mix.measure, "store": store.measure}
 """Name -> function from a working folder to figures."""
+WIDTH = 150
+"""Characters; names are never cut."""
 BUILD = Path(__file__).parents[2] / "build" / "bench"
 
 
@@ -43,7 +45,7 @@ def main() -> int:
     figures = AREAS[area](BUILD)
     path = BUILD / f"{area}.json"
     path.write_text(json.dumps([asdict(one) for one in figures], indent=1) + "\n")
-    Console().print(table(figures))
+    Console(width=WIDTH).print(table(figures))
     print(f"written to {path.relative_to(BUILD.parents[1])}")
     return 0
 

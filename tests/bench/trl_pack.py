@@ -14,10 +14,12 @@ import pyarrow as pa
 from trl import pack_dataset
 
 ROWS_PER_CHUNK = 10_000
+REPEATS = 3
+"""The best counts, as for ours."""
 
 
 def main() -> None:
-    """Lengths -> a data set in memory -> the time of packing it, map's own work included."""
+    """Lengths -> a data set in memory -> the best time of packing it, map's own work included."""
     lengths, context = np.load(sys.argv[1]), int(sys.argv[2])
     datasets.disable_progress_bars()
     chunks = []
@@ -27,9 +29,11 @@ def main() -> None:
         chunks.append(pa.ListArray.from_arrays(offsets, pa.array(np.ones(offsets[-1], np.uint8))))
     table = pa.table({"input_ids": pa.chunked_array(chunks)})
     data = datasets.Dataset(datasets.table.InMemoryTable(table))
-    started = time.perf_counter()
-    packed = pack_dataset(data, seq_length=context, strategy="bfd", map_kwargs={"keep_in_memory": True})
-    seconds = time.perf_counter() - started
+    seconds = float("inf")
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        packed = pack_dataset(data, seq_length=context, strategy="bfd", map_kwargs={"keep_in_memory": True})
+        seconds = min(seconds, time.perf_counter() - started)
     tokens = int(sum(map(sum, packed["seq_lengths"])))
     print(json.dumps({"seconds": seconds, "bins": len(packed), "tokens": tokens, "version": version("trl")}))
 

@@ -1,5 +1,6 @@
 """A real vLLM with SmolLM2 behind the gateway, started where no compiler can be found."""
 
+import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -87,7 +88,8 @@ def test_call_is_recorded_token_for_token(teacher, gateway, tokenizer) -> None:
     assert tokenizer.decode(call.sampled_token_ids) == call.text
     prompt = tokenizer.decode(call.prompt_token_ids)
     assert prompt.endswith("<|im_start|>user\nName three colours.<|im_end|>\n<|im_start|>assistant\n")
-    assert '"name": "bash"' in prompt.split("</tools>")[0]
+    described = prompt.split("<tools>\n")[1].split("\n</tools>")[0]
+    assert json.loads(described) == BASH
     assert call.policy_version == teacher.weights_hash
     assert "token_ids" not in response.text
 
@@ -119,11 +121,15 @@ def test_past_calls_and_their_results_reach_the_model(teacher, gateway, tokenize
 
 
 def test_forced_call_is_parsed_into_the_tools_own_schema(teacher, gateway) -> None:
+    choice = {"type": "object", "properties": {"command": {"enum": ["ls", "pwd"]}}, "required": ["command"]}
+    tool = {"type": "function", "function": BASH["function"] | {"parameters": choice | {"additionalProperties": False}}}
     forced = {"type": "function", "function": {"name": "bash"}}
     question = [{"role": "user", "content": "List the files."}]
-    _, record = ask(gateway, teacher, question, tools=[BASH], tool_choice=forced)
+    _, record = ask(gateway, teacher, question, tools=[tool], tool_choice=forced)
     assert not record.fault
-    assert record.messages[-1].tool_calls[0].name == "bash"
+    (call,) = record.messages[-1].tool_calls
+    assert call.name == "bash" and json.loads(call.arguments)["command"] in ("ls", "pwd")
+    assert record.calls[0].parse_status == "ok"
 
 
 def test_prompt_beyond_the_context_ends_the_episode_and_blames_nobody(teacher, gateway) -> None:

@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 import tempfile
+from contextlib import closing
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from flows.report import write_report
 from flows.report.charts import MAX_POINTS, line_chart, nice_ticks
-from flows.report.composition import composition
+from flows.report.composition import Composition, composition
 from flows.report.evidence import Evidence
 from flows.report.figures import visible
 from flows.report.mask import pieces, turns
@@ -87,6 +88,11 @@ def report(made: Made, mix: MixManifest, path: Path, title: str = "demo") -> str
         made.lake, path, mix_id=mix.id, tokenizer_folder=made.tokenizer_folder, stages=stages, title=title
     )
     return written.read_text()
+
+
+def composed(made: Made, mix: MixManifest) -> Composition:
+    with closing(Evidence(made.lake, mix, load_tokenizer(made.tokenizer_folder), [])) as evidence:
+        return composition(evidence)
 
 
 @functools.cache
@@ -178,11 +184,13 @@ def test_mix_section_shows_trainable_and_total_share_beside_the_target(
         in words
     )
     assert "every part adds up to what the lock says" in words
+    share, total_share = f"{agentic.trainable_share * 100:.1f} %", f"{agentic.total_share * 100:.1f} %"
+    assert f"agentic_code {agentic.num_samples} {agentic.num_trainable} {share} {total_share}" in words
 
 
 def test_width_of_a_bar_is_its_share_of_the_axis(journey: tuple[Made, MixManifest]) -> None:
     made, mix = journey
-    drawn = composition(Evidence(made.lake, mix, load_tokenizer(made.tokenizer_folder), []))
+    drawn = composed(made, mix)
     bar, other = drawn.bars
     assert bar.trainable / other.trainable == pytest.approx(bar.reached.trainable_share / other.reached.trainable_share)
     by_label = {tick.label.replace("\u00a0", " "): tick.position for tick in drawn.ticks}
@@ -191,10 +199,9 @@ def test_width_of_a_bar_is_its_share_of_the_axis(journey: tuple[Made, MixManifes
 
 def test_mix_that_does_not_add_up_is_called_out(journey: tuple[Made, MixManifest]) -> None:
     made, mix = journey
-    tokenizer = load_tokenizer(made.tokenizer_folder)
     wrong = [replace(mix.composition[0], num_trainable=mix.composition[0].num_trainable + 1), *mix.composition[1:]]
-    assert composition(Evidence(made.lake, mix, tokenizer, [])).is_recounted
-    assert not composition(Evidence(made.lake, replace(mix, composition=wrong), tokenizer, [])).is_recounted
+    assert composed(made, mix).is_recounted
+    assert not composed(made, replace(mix, composition=wrong)).is_recounted
 
 
 def test_marked_text_is_exactly_the_trainable_tokens(journey: tuple[Made, MixManifest], page: Page) -> None:

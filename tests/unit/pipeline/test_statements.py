@@ -1,6 +1,8 @@
 """Statements: what failed in a user's words, from pytest's own texts; nothing of the solution."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pipeline.tasks.failures import read_failure
 from pipeline.tasks.interfaces import find_interfaces, find_signature
@@ -125,6 +127,15 @@ def test_a_failure_text_tells_call_outcome_and_expectation(
     test: str, message: str, expected: tuple[str, str, str, str]
 ) -> None:
     assert read(test, message) == expected
+
+
+@given(st.text(max_size=300))
+@example("E   assert\n\ntests/test_pkg.py:8: ")
+@example("word = (\n\ntests/test_pkg.py:8: AssertionError")
+@example("E   assert a == b == c\n\ntests/test_pkg.py:8: AssertionError")
+def test_any_failure_text_is_read_without_an_error(message: str) -> None:
+    for test in MESSAGES:
+        assert read_failure(test, message, BROKEN).test == test
 
 
 def test_lines_that_the_call_needs_come_along() -> None:

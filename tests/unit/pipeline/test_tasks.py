@@ -2,13 +2,18 @@
 
 import ast
 import datetime
+import gc
+import itertools
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pipeline.store import Lake
 from pipeline.tasks import (
@@ -27,6 +32,7 @@ from pipeline.tasks import (
 from pipeline.tasks.completions import function_code, make_completions, state_completion
 from pipeline.tasks.paths import is_source_path, without_changelogs
 from pipeline.tasks.reasoning import FAMILIES
+from pipeline.tasks.syntax import parse_python
 from pipeline.tasks.validation import changed_paths, hidden_paths, judge, make_trees, reference_problem
 from pipeline.trees import Tree, pack_tree
 from pipeline.types import Repo, with_id
@@ -229,6 +235,9 @@ def completion_tree(name: str) -> Tree:
     return TREE | {found.path: found.source.encode()}
 
 
+BROKEN_GROW = completion_tree("grow")
+
+
 def test_documented_functions_with_a_real_body_are_taken_away() -> None:
     assert {item.function for item in make_completions(TREE, 9, 0)} == {"Box.size", "grow"}
     broken = completion_tree("grow")["pkg/core.py"]
@@ -268,6 +277,18 @@ def test_a_reply_may_hold_talk_other_blocks_and_helpers() -> None:
 def test_an_unusable_reply_changes_nothing_and_says_why(reply: str, problem: str) -> None:
     broken = completion_tree("grow")
     assert insert_function(broken, "pkg/core.py::grow", reply) == (broken, problem)
+
+
+@given(st.text(max_size=200))
+@example("```python\ndef grow(x):\n\treturn x\n  y\n```")
+@example("def grow(x): return x")
+@example("\x00def grow(x):\n    return x")
+@example("```python\r\ndef grow(x):\r\n    return x\r\n```")
+def test_any_reply_leaves_a_tree_with_the_other_files_as_they_were(reply: str) -> None:
+    inserted = insert_function(BROKEN_GROW, "pkg/core.py::grow", reply)
+    assert inserted.tree.keys() == BROKEN_GROW.keys()
+    assert (inserted.tree == BROKEN_GROW) or inserted.problem == ""
+    compile(inserted.tree["pkg/core.py"], "core.py", "exec")
 
 
 def test_the_request_shows_signature_docstring_and_module_within_its_limit() -> None:
@@ -342,6 +363,33 @@ def test_same_entity_and_same_failing_tests_are_duplicates() -> None:
     kept, rejected = deduplicate([first, second, elsewhere, louder])
     assert kept == [first, elsewhere, louder]
     assert rejected == {second.id: f"duplicate of {first.id}"}
+
+
+def test_threads_parse_python_without_disturbing_each_other() -> None:
+    class Slow:
+        """Garbage whose removal lets another thread run in the middle of a parse."""
+
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            time.sleep(0.001)
+
+    def parse(number: int, depth: int) -> int:
+        if depth:
+            return parse(number, depth - 1)
+        for _ in range(10):
+            Slow()
+        return len(parse_python("x = [a + b * c for a in range(3)]\n" * 60 + f"# {number}\n").body)
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            sizes = list(pool.map(parse, range(24), itertools.cycle((0, 15))))
+    finally:
+        gc.set_threshold(*thresholds)
+    assert sizes == [60] * 24
 
 
 def test_a_candidate_is_its_content() -> None:
