@@ -18,7 +18,7 @@ from pipeline.render import render, texts_of
 from pipeline.rollout import rollout
 from pipeline.sources import fetch, pair_releases
 from pipeline.store import Item, Lake, Outcome, Work
-from pipeline.tasks import ReferenceRuns, make_reasoning_task, propose, validate
+from pipeline.tasks import ReferenceRuns, deduplicate, make_reasoning_task, propose, validate
 from pipeline.teachers.registry import TeacherHandle
 from pipeline.tokenizer import load_tokenizer, train_tokenizer
 from pipeline.trees import unpack_tree
@@ -216,9 +216,9 @@ def model_rollouts(context: Context) -> Stage:
 
 
 def training_tasks(lake: Lake) -> list[Task]:
-    """Lake -> valid tasks of the fine-tuning split, in the order of their ids, which is no order of meaning."""
-    ready = (task for task in lake.records(Task) if task.split == "sft" and task.status == "valid")
-    return sorted(ready, key=lambda task: task.id)
+    """Lake -> valid tasks of the fine-tuning split without duplicates, in the order of their ids: of no meaning."""
+    ready = sorted(lake.records(Task), key=lambda task: task.id)
+    return deduplicate(task for task in ready if task.split == "sft" and task.status == "valid").kept
 
 
 def rollouts(

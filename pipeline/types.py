@@ -43,7 +43,7 @@ class Source:
     """Where code came from, exactly enough to fetch it again."""
 
     kind: str
-    """sdist | local | generator."""
+    """sdist | local | generator | planted (contaminated on purpose, under another name)."""
     name: str
     """Name in its registry, or of the folder or generator."""
     version: str

@@ -308,9 +308,7 @@ def _shorten(text: str) -> str:
 def summary(output: str) -> str:
     """What pytest wrote -> its most telling line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    telling = [
-        line.removeprefix("E").strip() for line in lines if re.match(r"E  |ERROR|[\w.]*(Error|Exception)\b", line)
-    ]
+    telling = [re.sub(r"^E +", "", line) for line in lines if re.match(r"E  |ERROR|[\w.]*(Error|Exception)\b", line)]
     return (telling or lines or ["it wrote nothing"])[-1][:MAX_PROBLEM_CHARS]
 
 

@@ -22,7 +22,7 @@ def register_attention() -> str:
 
 
 def document_attention(
-    module: torch.nn.Module,
+    _module: torch.nn.Module,
     query_BHTC: torch.Tensor,
     key_BGTC: torch.Tensor,
     value_BGTC: torch.Tensor,

@@ -18,7 +18,8 @@ from trainer.attention import register_attention
 class ModelConfig:
     """Shape of the student. Defaults: the released model's proportions at about 4 million parameters.
 
-    Source: RECIPE, "Model": one dense layer, then 3 sliding-window layers with RoPE to 1 global layer without.
+    One dense layer, then 3 sliding-window layers with RoPE to 1 global layer without.
+    Source: Cohere, "Introducing North Mini Code" (June 2026), "Model".
     """
 
     hidden_size: int = 128

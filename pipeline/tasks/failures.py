@@ -18,7 +18,7 @@ MAX_SETUP_LINES = 6
 MAX_TEXT = 240
 COMPARED = re.compile(r"^(?:AssertionError: )?assert (.*)$", re.DOTALL)
 RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt|Iteration|Missing\w*)\b.*)$")
-OPAQUE = re.compile(r"<locals>|<function|object>")
+OPAQUE = re.compile(r"<locals>|<function|object>|^environ\(")
 """Values whose text says nothing to a reader."""
 DID_NOT_RAISE = re.compile(r"DID NOT RAISE (.*)$")
 
@@ -216,7 +216,7 @@ def _read_assertion(failure: Failure, statement: ast.Assert, lines: list[str], r
         ours, other = test.left, test.comparators[0]
         if _work(other, reading) > _work(ours, reading) or isinstance(ours, ast.Constant):
             ours, other, left, right = other, ours, right, left
-        if left and right and not OPAQUE.search(left + right):
+        if left and right and not (OPAQUE.search(left) or OPAQUE.search(right)):
             is_shown = _work(other, reading) > 0 or (isinstance(other, ast.Name) and other.id not in reading.parameters)
             expected = right if is_shown else _text(other, reading)
             return failure._replace(call=_text(ours, reading), observed=_clip(left), expected=_clip(expected))

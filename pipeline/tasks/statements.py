@@ -80,7 +80,7 @@ def state_failure(
     intro = chance.choice(INTROS).format(package=package, version=version, subject=subject)
     lead, closing = chance.choice(EXAMPLE_INTROS), chance.choice(CLOSINGS)
     behaviours = _behaviours(failures)
-    signatures = "\n".join(found.signature for found in _interfaces(solved, failures) if found.signature)
+    signatures = "\n".join(dict.fromkeys(found.signature for found in _interfaces(solved, failures) if found.signature))
     while True:
         parts = [title, intro[0].upper() + intro[1:]]
         if examples:

@@ -4,7 +4,6 @@ The wording and the way of editing vary with (task id, seed) and with nothing el
 every request and stays the same.
 """
 
-import ast
 import hashlib
 import random
 import re

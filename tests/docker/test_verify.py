@@ -132,7 +132,7 @@ ATTACKS: dict[str, tuple[Tree, bool]] = {
         },
         False,
     ),
-    "a pytest of its own": ({"pytest.py": b"def main():\n    return 0\n"}, False),
+    "a pytest of its own": ({"pytest.py": JUNIT.encode()}, False),
     "a patch of pytest in the source": (in_source(PATCH), True),
     "a patch of unittest in the source": (in_source(ASSERT), True),
     "a result written at exit": (in_source(JUNIT), True),

@@ -1,8 +1,13 @@
 """The one judgement of a tool call: every status, its near miss, and hostile input."""
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from pipeline.errors import UserError
+from pipeline.gateway.serving import serving
 from pipeline.gateway.tool_calls import check_calls, parse_status
 from pipeline.types import ToolCall
 
@@ -89,8 +94,21 @@ def test_the_reason_names_the_tool_and_the_fault() -> None:
     assert "'bash'" in check.reason and "'command' is a required property" in check.reason
 
 
-@pytest.mark.parametrize("schema", [{"type": "objekt"}, {"$ref": "http://127.0.0.1:9/schema.json"}])
-def test_an_invalid_schema_is_the_users_fault_and_is_never_fetched(schema: dict) -> None:
-    tool = {"type": "function", "function": {"name": "x", "parameters": schema}}
+def test_an_invalid_schema_is_the_users_fault() -> None:
+    tool = {"type": "function", "function": {"name": "x", "parameters": {"type": "objekt"}}}
     with pytest.raises(UserError, match="schema of tool 'x'"):
         parse_status(reply(("x", "{}")), [tool])
+
+
+def test_a_schema_elsewhere_is_never_fetched() -> None:
+    fetched = []
+
+    async def schema(request: Request) -> Response:
+        fetched.append(request.url.path)
+        return JSONResponse({"type": "object"})
+
+    with serving(Starlette(routes=[Route("/schema.json", schema)])) as url:
+        tool = {"type": "function", "function": {"name": "x", "parameters": {"$ref": f"{url}/schema.json"}}}
+        with pytest.raises(UserError, match="schema of tool 'x'"):
+            parse_status(reply(("x", "{}")), [tool])
+    assert fetched == []

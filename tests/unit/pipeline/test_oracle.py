@@ -16,7 +16,7 @@ from pipeline.store import Lake
 from pipeline.tasks.completions import insert_function
 from pipeline.tasks.reasoning import check_answer, make_reasoning_task
 from pipeline.teachers.oracle import oracle_app
-from pipeline.teachers.oracle_plan import SUBMIT_COMMAND, edit_commands, make_plan
+from pipeline.teachers.oracle_plan import SUBMIT_COMMAND, edit_commands, find_edits, make_plan
 from pipeline.trees import Tree, diff_trees, pack_tree, read_folder
 from pipeline.types import Task
 from tests.unit import builders
@@ -41,7 +41,7 @@ FENCE = re.compile(r"```mswea_bash_command\s*\n(.*?)\n```", re.DOTALL)
 CASES: dict[str, tuple[Tree, Tree]] = {
     "two functions": (BASE, FIXED),
     "backslashes and quotes": ({"a.py": b"x = '\\\\n'\n"}, {"a.py": b"x = '''\\\\t'''\n"}),
-    "fence in the file": ({"a.md": b"a\n```\nb\n```\n"}, {"a.md": b"a\n```\nc\n```\n"}),
+    "fence in the file": ({"a.md": b"a\n```\nb\n```\n"}, {"a.md": b"a\n```py\nb\n```\n"}),
     "delimiter in the file": ({"a.txt": b"EOF\nx\n"}, {"a.txt": b"EOF\ny\nEOF\n"}),
     "equal lines": ({"a.py": b"x = 1\n" * 20}, {"a.py": b"x = 1\n" * 9 + b"x = 2\n" + b"x = 1\n" * 10}),
     "no newline at the end": ({"a.py": b"x = 1\ny = 2"}, {"a.py": b"x = 1\ny = 3"}),
@@ -106,6 +106,18 @@ def test_both_ways_of_editing_occur_and_each_solves(tmp_path: Path) -> None:
         assert read_folder(folder) == FIXED
         seen.add(command.split(" ", 1)[0])
     assert seen == {"python3", "git"}
+
+
+def test_replacement_by_script_is_used_only_where_it_must_give_the_same_file() -> None:
+    usable = {
+        case
+        for case, (base, fixed) in CASES.items()
+        for file in unidiff.PatchSet.from_string(diff_trees(base, fixed))
+        if find_edits(file, base.get(file.path, b""))
+    }
+    assert usable == {"two functions", "delimiter in the file", "several files"}
+    ((file,), (base, _)) = unidiff.PatchSet.from_string(diff_trees(BASE, FIXED)), CASES["two functions"]
+    assert find_edits(file, base["demo/core.py"])[0].old.startswith("    return a - b\n"), "no more context than needed"
 
 
 def test_large_patch_is_split_into_commands_a_shell_accepts() -> None:
