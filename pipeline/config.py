@@ -11,6 +11,8 @@ from pipeline.errors import UserError
 
 C = TypeVar("C")
 
+UNKNOWN_KEY = "unexpected_keyword_argument"
+"""What pydantic calls it."""
 STRICT = ConfigDict(extra="forbid")
 """For `pydantic.dataclasses.dataclass(frozen=True, config=STRICT)`: no unknown keys."""
 
@@ -36,14 +38,15 @@ def load_toml(path: Path, config_type: type[C]) -> C:
     try:
         return TypeAdapter(config_type).validate_python(read_toml(path))
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key is also a missing one: the misspelling is what the reader has to mend.
+        first = min(error.errors(), key=lambda found: found["type"] != UNKNOWN_KEY)
         raise UserError(f"{path}: {explain(first, config_type)}") from None
 
 
 def explain(error: Any, config_type: type) -> str:
     """One pydantic error -> one sentence with the remedy."""
     place = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "unexpected_keyword_argument":
+    if error["type"] == UNKNOWN_KEY:
         known = _known_keys(config_type)
         near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else "remove it"

@@ -46,6 +46,8 @@ git commit -q --allow-empty -m base
 """
 """One commit holds the whole base tree, ignored files included, so that `git diff` shows the agent's work alone."""
 
+REFUSALS = frozenset({401, 403, 404})
+"""Answers of a teacher that repeating cannot change."""
 LIMIT_STATUS: dict[Limit, str] = {"calls": "step_limit", "tokens": "context_limit", "context": "context_limit"}
 
 
@@ -101,6 +103,8 @@ def rollout(
         end, final = _run(program, client, task, image, base, episode.url, limits)
     finally:
         record = gateway.close_episode(episode)
+    if record.fault_status in REFUSALS:
+        raise UserError(f"teacher {teacher.name}: {record.fault}: check its URL, model name and key")
     if record.fault:
         raise InfrastructureError(f"{harness} lost its teacher {teacher.name}: {record.fault}")
     end = _explained(end, record)
@@ -146,9 +150,20 @@ def _run(
     engine, ref = _container(task, client, image)
     with Sandbox.start(engine, ref, limits=limits.sandbox) as sandbox:
         prepare_testbed(sandbox, base)
+        before = sandbox.read_tree(TESTBED)
         end = program.run(episode_url, task, sandbox, limits)
-        final = sandbox.read_tree(TESTBED, max_bytes=limits.sandbox.read_bytes)
-    return end, {path: content for path, content in final.items() if path in base or path not in program.leftovers}
+        after = sandbox.read_tree(TESTBED)
+    return end, final_tree(base, before, after, program.leftovers)
+
+
+def final_tree(base: Tree, before: Tree, after: Tree, leftovers: frozenset[str]) -> Tree:
+    """Base tree and what could be read back before and after a run -> base tree with the agent's changes.
+
+    A file that cannot be read back, such as one in a folder taken for a cache, counts as unchanged.
+    """
+    kept = {path: content for path, content in base.items() if path in after or path not in before}
+    changed = {path: content for path, content in after.items() if before.get(path) != content}
+    return kept | {path: content for path, content in changed.items() if path in base or path not in leftovers}
 
 
 def _container(task: Task, client: Client | None, image: RepoImage | None) -> tuple[Client, str]:

@@ -42,16 +42,20 @@ class EpisodeRecord:
     """The budget that ended it; empty if none did."""
     fault: str
     """Why it failed through no fault of the model; empty if it did not."""
+    fault_status: int
+    """The teacher's HTTP status in that case; 0 where it sent none."""
 
 
-def episode_record(log: list[LoggedCall], limit: Limit = "", fault: str = "") -> EpisodeRecord:
-    """Calls in order, and how the episode ended -> record."""
+def episode_record(log: list[LoggedCall], limit: Limit = "") -> EpisodeRecord:
+    """Calls in order, and the budget that ended them -> record."""
+    failed = next((call for call in log if call.fault), None)
     return EpisodeRecord(
         tools=next((call.request["tools"] for call in log if call.request.get("tools")), []),
         messages=transcript(log),
         calls=[model_call(call) for call in log if not call.fault],
         limit=limit,
-        fault=fault,
+        fault=failed.fault if failed else "",
+        fault_status=failed.http_status if failed else 0,
     )
 
 

@@ -121,7 +121,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*state.tasks, return_exceptions=True)
         state.log.file.close()
-        return episode_record(state.log.calls, state.limit, state.fault)
+        return episode_record(state.log.calls, state.limit)
 
     async def _models(self, request: Request) -> Response:
         state = self._episodes.get(request.path_params["token"])

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import unidiff
 
+from pipeline.tasks.syntax import parse_python
 from pipeline.trees import Tree
 from pipeline.types import Task
 
@@ -176,7 +177,7 @@ def find_edits(file: unidiff.PatchedFile, content: bytes) -> list[_Edit]:
     text = content.decode()
     edits = []
     for hunk in file:
-        edit = next((edit for edit in _candidates(hunk) if edit.old and text.count(edit.old) == 1), None)
+        edit = next((edit for edit in _candidates(hunk) if edit.old and edit.new and text.count(edit.old) == 1), None)
         if edit is None or any(_is_hard_to_quote(part) for part in edit):
             return []
         text = text.replace(edit.old, edit.new)
@@ -212,5 +213,5 @@ def _script(path: str, edits: list[_Edit]) -> str:
     program = (
         f"from pathlib import Path\n\npath = Path({path!r})\ntext = path.read_text()\n{steps}path.write_text(text)\n"
     )
-    ast.parse(program)
+    assert parse_python(program).body, "the script is Python"
     return _heredoc("python3 -", program)

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from pipeline.errors import InfrastructureError, UserError
 from pipeline.gateway.server import Gateway
 from pipeline.gateway.serving import serving
-from pipeline.rollout import RolloutConfig, rollout
+from pipeline.rollout import RolloutConfig, final_tree, rollout
 from pipeline.store import Lake
 from pipeline.tasks.reasoning import make_reasoning_task
 from pipeline.teachers.oracle import oracle_app
@@ -78,6 +78,27 @@ def test_dead_teacher_is_an_infrastructure_error_and_no_trajectory(lake: Lake, g
     task = make_reasoning_task(lake, 11)
     with serving(talker("", 500)) as url, pytest.raises(InfrastructureError, match="completion lost its teacher"):
         run(lake, task, openai_teacher(f"{url}/v1", "m", ""), gateway)
+
+
+def test_refused_key_is_a_user_error_with_the_remedy(lake: Lake, gateway: Gateway) -> None:
+    task = make_reasoning_task(lake, 11)
+    with (
+        serving(talker("", 401)) as url,
+        pytest.raises(UserError, match=r"answered 401.*check its URL, model name and key"),
+    ):
+        run(lake, task, openai_teacher(f"{url}/v1", "m", "wrong"), gateway)
+
+
+def test_final_tree_holds_the_agents_changes_and_nothing_else() -> None:
+    base = {"a.py": b"1", "gone.py": b"2", ".venv/unreadable.py": b"3", "same.py": b"4"}
+    before = {path: content for path, content in base.items() if not path.startswith(".venv")}
+    after = {"a.py": b"1+", "same.py": b"4", "new.py": b"5", "patch.txt": b"diff"}
+    expected = {"a.py": b"1+", ".venv/unreadable.py": b"3", "same.py": b"4", "new.py": b"5"}
+    assert final_tree(base, before, after, frozenset({"patch.txt"})) == expected
+    own = base | {"patch.txt": b"of the project"}
+    assert final_tree(own, before | {"patch.txt": b"of the project"}, after, frozenset({"patch.txt"})) == expected | {
+        "patch.txt": b"diff"
+    }
 
 
 def test_task_that_needs_a_container_says_so(lake: Lake, gateway: Gateway) -> None:
