@@ -94,7 +94,7 @@ def open_lake(work: Path) -> "Lake":
 
 
 def prepare_prefect(work: Path) -> None:
-    """Settings that Prefect reads at import: a home of its own, no telemetry, quiet; the caller's own settings win."""
+    """Settings that Prefect reads at import: own home, no telemetry, silence (`main` tells errors); set ones win."""
     home = work.resolve() / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     defaults = {
@@ -103,7 +103,7 @@ def prepare_prefect(work: Path) -> None:
         "PREFECT_MEMO_STORE_PATH": str(home / "memo_store.toml"),
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
         "DO_NOT_TRACK": "1",
-        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
     }
     for name, value in defaults.items():

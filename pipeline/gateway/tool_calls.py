@@ -16,6 +16,10 @@ OFFLINE: Registry = Registry()
 """Resolves `$ref` inside a schema only: a schema must never make this process fetch a URL."""
 
 
+CALL_MARKS = ("<tool_call>", "<|START_ACTION|>")
+"""How a call begins in the text of models that have one; servers remove it from every call they can read."""
+
+
 class CallCheck(NamedTuple):
     """What is wrong with one tool call, if anything."""
 
@@ -27,11 +31,11 @@ class CallCheck(NamedTuple):
 def parse_status(reply: dict[str, Json], tools: list[Json]) -> ParseStatus:
     """Assistant message of the wire and tool schemas -> status of its first malformed call, or ok.
 
-    Without tools plain text is what was asked for: ok.
+    Without tools plain text is what was asked for: ok. A call that the server could not read stays in the text.
     """
     calls = calls_of(reply)
-    if not calls:
-        return "no_tool_call" if tools else "ok"
+    if not calls and tools:
+        return "invalid_json" if any(mark in str(reply.get("content")) for mark in CALL_MARKS) else "no_tool_call"
     return next((check.status for check in check_calls(calls, tools) if check.status != "ok"), "ok")
 
 

@@ -70,9 +70,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def ask(
-    gateway: Gateway, teacher: TeacherHandle, messages: list[dict[str, Any]], *, seed: int = 1, **body: Any
+    gateway: Gateway,
+    teacher: TeacherHandle,
+    messages: list[dict[str, Any]],
+    *,
+    seed: int = 1,
+    max_tokens: int = 24,
+    **body: Any,
 ) -> tuple[httpx.Response, EpisodeRecord]:
-    sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=24, seed=seed)
+    sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=max_tokens, seed=seed)
     episode = gateway.open_episode(teacher.upstream(builders.task()), sampling, Budget(max_calls=5, max_tokens=1000))
     request = {"model": "any", "messages": messages} | body
     response = httpx.post(f"{episode.url}/chat/completions", json=request, timeout=300, trust_env=False)
@@ -121,11 +127,15 @@ def test_past_calls_and_their_results_reach_the_model(teacher, gateway, tokenize
 
 
 def test_forced_call_is_parsed_into_the_tools_own_schema(teacher, gateway) -> None:
-    choice = {"type": "object", "properties": {"command": {"enum": ["ls", "pwd"]}}, "required": ["command"]}
-    tool = {"type": "function", "function": BASH["function"] | {"parameters": choice | {"additionalProperties": False}}}
+    choice = {
+        "type": "object",
+        "properties": {"command": {"type": "string", "enum": ["ls", "pwd"]}},
+        "required": ["command"],
+    }
+    tool = {"type": "function", "function": BASH["function"] | {"strict": True, "parameters": choice}}
     forced = {"type": "function", "function": {"name": "bash"}}
     question = [{"role": "user", "content": "List the files."}]
-    _, record = ask(gateway, teacher, question, tools=[tool], tool_choice=forced)
+    _, record = ask(gateway, teacher, question, tools=[tool], tool_choice=forced, max_tokens=64)
     assert not record.fault
     (call,) = record.messages[-1].tool_calls
     assert call.name == "bash" and json.loads(call.arguments)["command"] in ("ls", "pwd")

@@ -125,7 +125,7 @@ def test_a_reply_that_the_harness_left_out_of_its_history_still_counts() -> None
 
 
 def test_a_call_that_the_server_refused_is_not_the_models_fault() -> None:
-    refused = model_call(parse_status="no_tool_call", http_status=500)
+    refused = model_call(parse_status="invalid_json", http_status=500)
     assert not has_invalid_call(agent(turn(command("ls")), calls=[refused, model_call(num_messages=1)]))
 
 
@@ -188,21 +188,31 @@ def test_an_end_marker_is_a_leak_only_at_the_edge_of_a_text() -> None:
 
 
 def test_one_phrase_again_and_again_is_repeated_ngrams() -> None:
-    assert reasons(said("I will look at it. " * 30))[0] == ("repetition", "repeated_ngrams", 1)
+    words = [f"word{number}" for number in range(60)]
+    spread = " ".join(f"{word} {'now then' * (number % 2)}" for number, word in enumerate(words))
+    (row,) = apply(said(spread), CONFIG)
+    assert (row.filter, row.reason, row.message) == ("repetition", "repeated_ngrams", 1)
+    assert "are one 2-gram: " in row.evidence
+    assert reasons(said(spread.replace("now then", "now", 20))) == CLEAN
 
 
 def test_a_long_passage_said_twice_is_repeated_ngrams() -> None:
-    found = reasons(said(f"{WORDS} and then once more {WORDS}"))
-    assert found == [("repetition", "repeated_ngrams", 1)]
+    (row,) = apply(said(f"{WORDS} and then once more {WORDS}"), CONFIG)
+    assert (row.filter, row.reason, row.message) == ("repetition", "repeated_ngrams", 1)
+    assert "in repeated 5-grams: " in row.evidence
 
 
 def test_copied_lines_are_repeated_lines() -> None:
     words = random.Random(0).sample([f"word{number}" for number in range(400)], 60)
     lines = [" ".join(words[start : start + 4]) for start in range(0, 60, 4)]
     assert reasons(said("\n".join(lines))) == CLEAN
-    short = [f"- {word}" for word in words[:35]]
-    found = reasons(said("\n".join([*short, *short[:20]])))
-    assert ("repetition", "repeated_lines", 1) in found
+    long_copies = [*lines, *lines[:5]]
+    (row,) = apply(said("\n".join(long_copies)), FilterConfig(repetition="tag"))[-1:]
+    assert (row.reason, row.evidence[:24]) == ("repeated_lines", "0.25 of 20 lines are cop")
+    many_short_copies = [*(f"{word} {word[::-1]} end of this line" for word in words[:30]), *["-"] * 15]
+    found = apply(said("\n".join(many_short_copies)), CONFIG)
+    assert [row.evidence[:24] for row in found if row.reason == "repeated_lines"] == ["0.31 of 45 lines are cop"]
+    assert "repeated_lines" not in {row.reason for row in apply(said("\n".join(many_short_copies[:-2])), CONFIG)}
 
 
 def test_prose_that_zlib_shrinks_to_almost_nothing_is_compressible() -> None:
@@ -268,14 +278,16 @@ def test_ngram_shares_are_those_of_hand_worked_text() -> None:
     assert top_ngram(words[:2], 2) == ("aa bb", 0.0)
     assert top_ngram(words[:1], 2) == ("", 0.0)
     assert duplicate_share(words, 2) == 4 / 12
+    assert duplicate_share(["aa"] * 4, 2) == 4 / 8
 
 
 def test_a_run_that_was_not_resolved_is_dropped_and_a_forged_one_says_so() -> None:
     failed = trajectory(result=result(reward=0.0, reason="1 test failed"))
     (row,) = apply(failed, CONFIG)
     assert (row.filter, row.reason, row.action, row.evidence) == ("unresolved", "unresolved", "drop", "1 test failed")
-    forged = trajectory(result=result(reward=0.0, is_forged=True))
-    assert reasons(forged) == [("unresolved", "forged", -1)]
+    for reward in (0.0, 1.0):
+        forged = trajectory(result=result(reward=reward, is_forged=True))
+        assert reasons(forged) == [("unresolved", "forged", -1)]
     assert reasons(trajectory(result=result(reward=1.0))) == CLEAN
 
 
@@ -302,10 +314,11 @@ def test_actions_follow_the_configuration() -> None:
 
 
 def test_verdicts_are_stable_records_with_short_evidence() -> None:
-    record = said("x" * 500 + "<|im_end|>" + "y" * 500)
+    record = trajectory(messages=said("x <|im_end|>").messages, result=result(reward=0.0, reason="why " * 100))
     first, again = apply(record, CONFIG), apply(record, CONFIG)
     assert first == again
-    assert all(isinstance(row, Verdict) and len(row.evidence) <= 200 and row.id for row in first)
+    assert all(isinstance(row, Verdict) and row.id for row in first)
+    assert [len(row.evidence) for row in first] == [27, 200]
 
 
 def test_every_registered_filter_has_its_action_in_the_configuration() -> None:

@@ -18,7 +18,6 @@ def treadle(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     [
         (("why", "abcdef"), "there is no lake in build/demo: run `treadle demo`"),
         (("mix", "sql", "SELECT 1"), "there is no lake in build/demo: run `treadle demo`"),
-        (("demo", "--config", "none.toml"), "there is no configuration none.toml"),
     ],
 )
 def test_a_mistake_ends_in_one_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
@@ -27,14 +26,6 @@ def test_a_mistake_ends_in_one_sentence(tmp_path: Path, arguments: tuple[str, ..
     assert result.stderr.startswith(f"treadle: {sentence}")
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr + result.stdout
-
-
-def test_a_wrong_key_in_the_demo_configuration_is_named(tmp_path: Path) -> None:
-    (tmp_path / "wrong.toml").write_text("[sft]\nlearning_rat = 1.0\n")
-    result = treadle("demo", "--config", "wrong.toml", "--work", "w", cwd=tmp_path)
-    assert result.returncode == 2
-    assert "unknown key `sft.learning_rat`: did you mean `learning_rate`?" in result.stderr
-    assert not (tmp_path / "w" / "lake").exists(), "nothing is written before the configuration is valid"
 
 
 def test_an_unknown_command_names_its_neighbour(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from tests.unit.builders import sample
 
 
 def add_records(lake: Lake, stage: str, records: Sequence[Any], *, shard_size: int = 200) -> None:
-    """Records -> one finished stage, one record an item."""
-    items = [Item(record.id, record.id, record) for record in records]
-    run_stage(lake, stage, items, lambda record: Outcome("ok", "", (record,)), shard_size=shard_size)
+    """Records -> one finished stage of shards with so many records each."""
+    parts = [tuple(records[start : start + shard_size]) for start in range(0, len(records), shard_size)]
+    items = [Item(part[0].id, part[0].id, part) for part in parts]
+    run_stage(lake, stage, items, lambda part: Outcome("ok", "", part), shard_size=1)
 
 
 def numbered(count: int, *, num_tokens: int = 100, num_trainable: int = 50, **overrides: Any) -> list[Sample]:

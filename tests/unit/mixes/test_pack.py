@@ -48,7 +48,7 @@ def test_every_sample_is_in_one_bin_once_and_no_bin_is_over_the_context(lengths:
     assert math.isclose(packing.waste_share, 1 - sum(lengths) / (len(loads) * CONTEXT), abs_tol=1e-12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(lengths=LENGTHS | SHORT)
 def test_bins_are_those_of_best_fit_decreasing_done_one_sample_at_a_time(lengths: list[int]) -> None:
     packing = pack(np.array(lengths), CONTEXT, 0)
@@ -56,7 +56,7 @@ def test_bins_are_those_of_best_fit_decreasing_done_one_sample_at_a_time(lengths
     assert loads == best_fit_decreasing(lengths, CONTEXT)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(lengths=LENGTHS | SHORT)
 def test_waste_is_at_most_that_of_next_fit_over_the_same_order(lengths: list[int]) -> None:
     assert len(pack(np.array(lengths), CONTEXT, 0).bins) <= next_fit(sorted(lengths, reverse=True), CONTEXT)

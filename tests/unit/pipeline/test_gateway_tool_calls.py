@@ -84,6 +84,12 @@ def test_text_without_a_call_is_ok_only_where_no_tools_were_offered() -> None:
     assert parse_status(text, [BASH]) == "no_tool_call"
 
 
+def test_call_that_the_server_could_not_read_is_a_broken_one_and_not_a_missing_one() -> None:
+    text = {"role": "assistant", "content": 'so:\n<tool_call>\n{"name": "bash", "arguments": {\n</tool_call>'}
+    assert parse_status(text, [BASH]) == "invalid_json"
+    assert parse_status(text, []) == "ok"
+
+
 def test_a_call_where_no_tools_were_offered_is_unknown() -> None:
     assert parse_status(reply(("bash", '{"command": "ls"}')), []) == "unknown_tool"
 
