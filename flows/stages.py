@@ -13,6 +13,7 @@ from filters import FILTERS, apply, is_dropped
 from flows.context import Context
 from mixes.intent import MixIntent, override, read_intent
 from mixes.solve import solve_and_lock
+from pipeline.containers.wheelhouse import UnbuildableError
 from pipeline.decontaminate import build_reference, check_repo, load_names, load_reference
 from pipeline.render import render, texts_of
 from pipeline.rollout import rollout
@@ -131,7 +132,10 @@ def images(context: Context) -> Stage:
     config = context.config
 
     def work(repo: Repo) -> Outcome:
-        return Outcome("ok", records=(context.build_image(repo),))
+        try:
+            return Outcome("ok", records=(context.build_image(repo),))
+        except UnbuildableError as error:
+            return Outcome("rejected", error.reason)
 
     items = [
         item("images", f"{repo.name} {repo.source.version}", repo, repo.id, asdict(config.base_image))
@@ -177,6 +181,7 @@ def tasks(context: Context) -> Stage:
             asdict(limits),
         )
         for repo, previous, evidence in clean_pairs(lake)
+        if repo.id in image_of
         for candidate in propose(lake, repo, previous, config.tasks)
     ]
     return Stage("tasks", items, work, config.container_workers)

@@ -61,7 +61,8 @@ def unpack_tree(archive_bytes: bytes) -> Tree:
                 assert file is not None, "a regular file has content"
                 tree[str(path)] = file.read()
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(f"archive is broken ({error}): remove it and fetch it again") from None
+        first_line = str(error).partition("\n")[0]
+        raise UserError(f"archive is broken ({first_line}): remove it and fetch it again") from None
     return tree
 
 

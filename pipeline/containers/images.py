@@ -10,9 +10,11 @@ import hashlib
 import io
 import json
 import logging
+import lzma
 import re
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 
 from pipeline.containers.base_image import BUILDER_UID, VENV, BaseImage, find_image, forget_owner
 from pipeline.containers.engine import Client, engine_faults
-from pipeline.containers.sandbox import AGENT_UID, TESTBED, Execution, Sandbox, SandboxLimits
+from pipeline.containers.sandbox import AGENT_UID, TESTBED, Sandbox, SandboxLimits
 from pipeline.containers.wheelhouse import UnbuildableError, Wheelhouse, ensure_wheelhouse
 from pipeline.errors import InfrastructureError, UserError
 from pipeline.store import Lake
@@ -41,6 +43,11 @@ PARENTS = ("/opt", "/sbin", "/usr", "/usr/sbin", "/usr/sbin/docker-init")
 MIN_LEAK_BYTES = 100
 """Smaller files of a repository are equal to others by chance."""
 MAX_METADATA_BYTES = 2_000_000
+BROKEN_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(OSError, ValueError, EOFError, NotImplementedError, RuntimeError),
+)
+"""What reading a hostile zip file may raise."""
 PYTHON = f"{VENV}/bin/python"
 PIP = f"{PYTHON} -m pip --disable-pip-version-check --no-cache-dir --quiet"
 WHEELS = "--no-index --find-links /wheelhouse"
@@ -213,9 +220,7 @@ def _build_environment(client: Client, recipe: Recipe, base: BaseImage) -> None:
     wheels["requirements.txt"] = "\n".join(recipe.requirements).encode()
     with _installer(client, base.ref) as sandbox:
         sandbox.write_tree(wheels, "/wheelhouse", uid=BUILDER_UID)
-        result = _install(sandbox, INSTALL_ENVIRONMENT)
-        if result.exit_code:
-            raise UnbuildableError("install_failed", _last_error(result.output))
+        _install(sandbox, INSTALL_ENVIRONMENT)
         _commit(client, sandbox, recipe.environment_ref, "environment")
 
 
@@ -223,9 +228,7 @@ def _build_repo_image(client: Client, recipe: Recipe) -> None:
     wheel = _build_wheel(client, recipe)
     with _installer(client, recipe.environment_ref) as sandbox:
         sandbox.write_tree({wheel.name: wheel.content}, "/wheelhouse", uid=BUILDER_UID)
-        result = _install(sandbox, INSTALL_METADATA)
-        if result.exit_code:
-            raise UnbuildableError("install_failed", _last_error(result.output))
+        _install(sandbox, INSTALL_METADATA)
         image_id = _commit(client, sandbox, "", "repo")
     try:
         refuse_copies(client, image_id, recipe.tree)
@@ -278,7 +281,7 @@ def _read_wheel(content: bytes) -> Tree:
             if sum(member.file_size for member in members) > MAX_METADATA_BYTES or len(members) > 1000:
                 raise UnbuildableError("build_failed", "the metadata is unreasonably large")
             return {member.filename: archive.read(member)[:MAX_METADATA_BYTES] for member in members}
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+    except BROKEN_ZIP as error:
         raise UnbuildableError("build_failed", f"the metadata cannot be read ({error})") from None
 
 
@@ -333,10 +336,15 @@ def _installer(client: Client, ref: str) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def _install(sandbox: Sandbox, command: str) -> Execution:
-    return sandbox.execute(
+def _install(sandbox: Sandbox, command: str) -> None:
+    """Runs pip. Wheels that do not fit together are the repository's fault, slowness is the machine's."""
+    result = sandbox.execute(
         command, timeout_sec=STEP_TIMEOUT_SEC, user="builder", workdir="/", environment={"HOME": "/tmp"}
     )
+    if result.is_timeout:
+        raise InfrastructureError(f"installing wheels did not end within {STEP_TIMEOUT_SEC} s")
+    if result.exit_code:
+        raise UnbuildableError("install_failed", _last_error(result.output))
 
 
 def _commit(client: Client, sandbox: Sandbox, ref: str, kind: str) -> str:

@@ -6,7 +6,6 @@ import tarfile
 import time
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from docker.types import LogConfig, Ulimit
@@ -125,9 +124,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
