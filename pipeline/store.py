@@ -210,17 +210,10 @@ class Lake:
 
 
 def _ledger_table(rows: list[tuple[str, str, LedgerRow]]) -> pa.Table:
-    columns = {
-        "stage": pa.array([stage for stage, _, _ in rows], pa.string()),
-        "shard": pa.array([shard for _, shard, _ in rows], pa.string()),
-        "item": pa.array([row.item for _, _, row in rows], pa.string()),
-        "input_hash": pa.array([row.input_hash for _, _, row in rows], pa.string()),
-        "status": pa.array([row.status for _, _, row in rows], pa.string()),
-        "attempt": pa.array([row.attempt for _, _, row in rows], pa.int64()),
-        "reason": pa.array([row.reason for _, _, row in rows], pa.string()),
-        "seconds": pa.array([row.seconds for _, _, row in rows], pa.float64()),
-    }
-    return pa.table(columns)
+    schema = schema_of(LedgerRow).remove(schema_of(LedgerRow).get_field_index("records"))
+    places = pa.schema([("stage", pa.string()), ("shard", pa.string())])
+    plain = [{"stage": stage, "shard": shard, **asdict(row)} for stage, shard, row in rows]
+    return pa.Table.from_pylist(plain, pa.unify_schemas([places, schema]))
 
 
 def plan_shards(items: Iterable[Item], size: int) -> dict[str, list[Item]]:
@@ -241,7 +234,7 @@ def run_shard(
     folder = lake.shard_folder(stage, shard)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
-        finished = _finished_items(folder)
+        finished = _finished_rows(folder)
         wanted = {item.id: item for item in items}
         rows = {
             name: row
@@ -257,6 +250,7 @@ def run_shard(
             rows |= _run_items(folder / "journal.jsonl", todo, finished, work, workers, on_row)
         report = _report(stage, [rows[item.id] for item in items], num_reused, time.monotonic() - started)
         if not report.num_failed and (todo or not _is_complete(folder, items)):
+            rows = _with_records(folder, rows)
             _complete(folder, [rows[item.id] for item in items])
     return report
 
@@ -364,37 +358,51 @@ def _read_journal(path: Path) -> dict[str, LedgerRow]:
     return rows
 
 
-def _finished_items(folder: Path) -> dict[str, LedgerRow]:
-    """Shard folder -> item -> row with its records, from the journal and the parquet files of the marker."""
-    journal, marker = folder / "journal.jsonl", folder / "done.json"
+def _finished_rows(folder: Path) -> dict[str, LedgerRow]:
+    """Shard folder -> item -> its row, without the records that are in parquet files.
+
+    A torn last line is cut off. Rows whose parquet files are gone are left out: their items run again.
+    """
+    journal = folder / "journal.jsonl"
     if journal.exists():
         data = journal.read_bytes()
         if data and not data.endswith(b"\n"):
             write_atomic(journal, data[: data.rfind(b"\n") + 1])
     rows = _read_journal(journal)
-    stored = {name for name, row in rows.items() if row.records is None}
-    if not stored:
-        return rows
-    files = json.loads(marker.read_bytes())["files"] if marker.exists() else {}
-    paths = [(table, folder / name) for table, names in files.items() for name in names]
-    if not marker.exists() or not all(path.exists() for _, path in paths):
-        return {name: row for name, row in rows.items() if name not in stored}
-    records: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in stored}
-    for table, path in paths:
+    files = _marked_files(folder)
+    if files is None or not all(path.exists() for _, path in files):
+        return {name: row for name, row in rows.items() if row.records is not None}
+    return rows
+
+
+def _marked_files(folder: Path) -> list[tuple[str, Path]] | None:
+    """Shard folder -> (table, file) pairs of its completion marker, or None without a marker."""
+    marker = folder / "done.json"
+    if not marker.exists():
+        return None
+    files = json.loads(marker.read_bytes())["files"]
+    return [(table, folder / name) for table, names in files.items() for name in names]
+
+
+def _with_records(folder: Path, rows: dict[str, LedgerRow]) -> dict[str, LedgerRow]:
+    """Rows -> the same, those records filled in that are in the parquet files of the marker."""
+    records: dict[str, dict[str, list[dict[str, Any]]]] = {
+        name: {} for name, row in rows.items() if row.records is None
+    }
+    for table, path in _marked_files(folder) or [] if records else []:
         for plain in pq.read_table(path).to_pylist():
             item = plain.pop("item")
-            if item in stored:
+            if item in records:
                 records[item].setdefault(table, []).append(asdict(record_from_row(RECORDS[table], plain)))
-    return rows | {name: replace(rows[name], records=records[name]) for name in stored}
+    return rows | {name: replace(rows[name], records=found) for name, found in records.items()}
 
 
 def _is_complete(folder: Path, items: list[Item]) -> bool:
-    marker = folder / "done.json"
-    if not marker.exists():
+    files = _marked_files(folder)
+    if files is None or not all(path.exists() for _, path in files):
         return False
-    recorded = json.loads(marker.read_bytes())
-    files = [folder / name for names in recorded["files"].values() for name in names]
-    return recorded["items"] == {item.id: item.input_hash for item in items} and all(file.exists() for file in files)
+    recorded = json.loads((folder / "done.json").read_bytes())["items"]
+    return bool(recorded == {item.id: item.input_hash for item in items})
 
 
 def _complete(folder: Path, rows: list[LedgerRow]) -> None:

@@ -277,6 +277,13 @@ def test_another_seed_or_sample_gives_another_lock_with_the_same_shares(lake: La
         assert all(abs(entry.trainable_share - 0.5) < 0.001 for entry in manifest.constraints)
 
 
+def test_samples_stand_in_an_order_that_follows_the_seed_and_not_their_ids(lake: Lake) -> None:
+    add_records(lake, "render", [*numbered(20), *numbered(20, domain=REASONING)])
+    one, two = (solve_and_lock(lake, intent(seed=seed)) for seed in (1, 2))
+    assert sorted(one.sample_ids) == sorted(two.sample_ids)
+    assert len({tuple(one.sample_ids), tuple(two.sample_ids), tuple(sorted(one.sample_ids))}) == 3
+
+
 def test_samples_of_two_tokenizers_are_refused(lake: Lake) -> None:
     add_records(lake, "render", [*numbered(2), *numbered(2, domain=REASONING, tokenizer_id="other")])
     with pytest.raises(UserError, match=r"rendered with 2 tokenizers \(k, other\)"):
