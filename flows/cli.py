@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 a defect or a claim that does not hold; 2 something the ca
 Rooms are imported by the command that needs them, so that help stays quick.
 """
 
+import errno
 import logging
 import os
 import sys
@@ -112,7 +113,7 @@ def prepare_prefect(work: Path) -> None:
 
 def main() -> None:
     """Command line -> exit code of the process."""
-    from pipeline.errors import InfrastructureError, UserError
+    from pipeline.errors import DISK_FULL, InfrastructureError, UserError
 
     arguments = sys.argv[1:]
     show_traceback = "--traceback" in arguments
@@ -124,6 +125,11 @@ def main() -> None:
             raise
         print(f"treadle: {error}", file=sys.stderr)
         code = 2 if isinstance(error, UserError) else 3
+    except OSError as error:
+        if show_traceback or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"treadle: {DISK_FULL}", file=sys.stderr)
+        code = 2
     except KeyboardInterrupt:
         print("treadle: stopped; the same command continues", file=sys.stderr)
         code = 130

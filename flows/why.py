@@ -26,7 +26,8 @@ FACTS = {
     "verdicts": "filter, action, reason, evidence",
     "trajectories": "harness->>'name' AS harness, teacher->>'name' AS teacher, exit_status, "
     "result->>'reward' AS reward, result->>'reason' AS verifier, num_steps, round(wall_sec, 1) AS seconds",
-    "tasks": "kind, domain, strategy, modifier, entity, split, status, len(fail_to_pass) AS fail_to_pass, "
+    "tasks": "source->>'name' AS source, source->>'version' AS version, source->>'sha256' AS sha256, "
+    "kind, domain, strategy, modifier, entity, split, status, len(fail_to_pass) AS fail_to_pass, "
     "len(pass_to_pass) AS pass_to_pass, statement->>'origin' AS statement_by",
     "images": "ref, digest, recipe_hash, size_bytes",
     "contamination": "is_contaminated, rule, reason",

@@ -96,11 +96,14 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Bytes -> file that appears whole or not at all, and stays after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
 
 
@@ -370,9 +373,9 @@ def _finished_rows(folder: Path) -> dict[str, LedgerRow]:
             write_atomic(journal, data[: data.rfind(b"\n") + 1])
     rows = _read_journal(journal)
     files = _marked_files(folder)
-    if files is None or not all(path.exists() for _, path in files):
-        return {name: row for name, row in rows.items() if row.records is not None}
-    return rows
+    is_whole = files is not None and all(path.exists() for _, path in files)
+    stored = json.loads((folder / "done.json").read_bytes())["items"] if is_whole else {}
+    return {name: row for name, row in rows.items() if row.records is not None or stored.get(name) == row.input_hash}
 
 
 def _marked_files(folder: Path) -> list[tuple[str, Path]] | None:

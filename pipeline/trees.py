@@ -5,8 +5,10 @@ A tree is `dict[str, bytes]`: relative POSIX path -> content. Links, devices and
 
 import difflib
 import io
+import lzma
 import re
 import tarfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 import unidiff
@@ -60,7 +62,7 @@ def unpack_tree(archive_bytes: bytes) -> Tree:
                 file = archive.extractfile(member)
                 assert file is not None, "a regular file has content"
                 tree[str(path)] = file.read()
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         first_line = str(error).partition("\n")[0]
         raise UserError(f"archive is broken ({first_line}): remove it and fetch it again") from None
     return tree

@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import httpx
@@ -85,9 +84,7 @@ class Gateway:
         self._url = self._stack.enter_context(serving(Starlette(routes=routes, lifespan=self._lifespan)))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @contextlib.asynccontextmanager

@@ -69,12 +69,13 @@ def upstream_request(body: Body, upstream: Upstream, sampling: Sampling, remaini
         "model": upstream.model,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "seed": sampling.seed,
         "max_tokens": min(asked, sampling.max_tokens, remaining_tokens),
     }
     if upstream.returns_tokens:
-        request |= {"logprobs": True, "return_token_ids": True}
-    return request
+        # No seed for vLLM: on a CPU, a seeded request whose prompt is read in parts ends the whole server (0.32).
+        request.pop("seed", None)
+        return request | {"logprobs": True, "return_token_ids": True}
+    return request | {"seed": sampling.seed}
 
 
 def harness_reply(body: Body, reply: Body) -> Body:

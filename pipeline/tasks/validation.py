@@ -117,7 +117,9 @@ def validate(
     job = Job(candidate, repo, image, contamination, config, verifier)
     report = _state(job, trees, before, finding)
     # A completion's statement is made of the broken tree alone: what it shows is no secret.
-    if candidate.strategy != "function_completion" and find_leaks(report.statement.text, trees.gold_patch):
+    if candidate.strategy != "function_completion" and find_leaks(
+        f"{report.statement.text}\n{report.interface}", trees.gold_patch
+    ):
         return Outcome("rejected", "leak")
     return Outcome("ok", records=(_make_task(lake, job, trees, finding, report),))
 

@@ -8,16 +8,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pipeline.containers.engine import connect
+from pipeline.containers.reaper import is_orphan
 from pipeline.store import Lake
 from pipeline.types import Checkpoint, Parity, Sample, Task
 
 TREADLE = Path(sys.executable).with_name("treadle")
 CONFIG = Path(__file__).with_name("journey.toml")
-pytestmark = [pytest.mark.docker, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.docker, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def start(work: Path) -> subprocess.Popen[bytes]:
@@ -40,18 +43,22 @@ def finished_rows(work: Path) -> dict[tuple[str, str], dict]:
     return rows
 
 
-def wait_for(work: Path, process: subprocess.Popen[bytes], stage: str, num_items: int) -> None:
-    """Until a stage has so many finished items."""
-    deadline = time.monotonic() + 900
-    while Counter(name for name, _ in finished_rows(work))[stage] < num_items:
+def num_finished(work: Path, stage: str) -> int:
+    return sum(name == stage for name, _ in finished_rows(work))
+
+
+def is_training(work: Path) -> bool:
+    """Whether the learner has saved a state and is not done."""
+    return any((work / "lake" / "checkpoints").glob("*.resume.pt"))
+
+
+def wait_for(work: Path, process: subprocess.Popen[bytes], is_there: Callable[[], bool]) -> None:
+    """Until the run has come so far."""
+    deadline = time.monotonic() + 1500
+    while not is_there():
         assert process.poll() is None, (work.parent / "journey.log").read_text()[-3000:]
-        assert time.monotonic() < deadline, f"stage {stage} takes too long"
+        assert time.monotonic() < deadline, "the journey takes too long"
         time.sleep(0.2)
-
-
-def children_alive(group: int) -> list[str]:
-    listed = subprocess.run(["ps", "-e", "-o", "pgid=,args="], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if line.split()[0] == str(group)]
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +66,17 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run killed twice, during rollouts and during training, then continued to its end."""
     work = tmp_path_factory.mktemp("journey") / "work"
     before: dict[tuple[str, str], dict] = {}
-    for stage, num_items in (("oracle_rollouts", 1), ("samples", 1)):
+    for is_there in (lambda: num_finished(work, "oracle_rollouts") >= 1, lambda: is_training(work)):
         process = start(work)
-        wait_for(work, process, stage, num_items)
+        wait_for(work, process, is_there)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         before |= finished_rows(work)
     process = start(work)
     assert process.wait() == 0, (work.parent / "journey.log").read_text()[-3000:]
     after = finished_rows(work)
-    repeated = [key for key, row in before.items() if after[key]["attempt"] != row["attempt"]]
+    told = ("attempt", "seconds", "input_hash")
+    repeated = [key for key, row in before.items() if any(after[key][name] != row[name] for name in told)]
     assert repeated == [], "finished items are not repeated after kill -9"
     return work
 
@@ -82,11 +90,9 @@ def test_a_killed_journey_finishes_without_repeating_finished_items(work: Path) 
     assert checkpoint.losses[-1] < checkpoint.losses[0]
 
 
-def test_no_container_outlives_the_journey(work: Path) -> None:
-    listed = subprocess.run(
-        ["docker", "ps", "-aq", "--filter", "label=treadle=1"], capture_output=True, text=True, check=True
-    )
-    assert listed.stdout.split() == []
+def test_no_container_of_a_dead_driver_outlives_the_journey(work: Path) -> None:
+    containers = connect().api.containers(all=True, filters={"label": "treadle=1"})
+    assert [found["Id"] for found in containers if is_orphan(found["Labels"])] == []
 
 
 def test_the_next_run_skips_everything_and_says_so(work: Path) -> None:
@@ -97,7 +103,7 @@ def test_the_next_run_skips_everything_and_says_so(work: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     total, reused = re.findall(r"(\d+) items in \d+ s; (\d+) were already there", result.stdout)[0]
     assert total == reused != "0"
-    assert time.monotonic() - started < 120
+    assert time.monotonic() - started < 300
     assert "FAILED" not in result.stdout
 
 
@@ -107,7 +113,7 @@ def test_the_report_shows_the_lakes_own_numbers(work: Path) -> None:
     (checkpoint,) = lake.records(Checkpoint)
     assert f"{checkpoint.num_parameters:,}" in page
     assert str(len(list(lake.records(Task)))) in page
-    assert "http" not in re.sub(r'xmlns="[^"]*"', "", page.partition("<style")[0])
+    assert not re.search(r'(src|href)="(?!#)', page), "the page needs nothing from elsewhere"
 
 
 def test_sql_and_why_answer_from_the_finished_lake(work: Path) -> None:

@@ -100,13 +100,6 @@ def test_call_is_recorded_token_for_token(teacher, gateway, tokenizer) -> None:
     assert "token_ids" not in response.text
 
 
-def test_seed_decides_the_reply(teacher, gateway) -> None:
-    question = [{"role": "user", "content": "Tell me a story about a loom."}]
-    first, again, other = (ask(gateway, teacher, question, seed=seed)[1].calls[0] for seed in (1, 1, 2))
-    assert first.sampled_token_ids == again.sampled_token_ids
-    assert first.sampled_token_ids != other.sampled_token_ids
-
-
 def test_past_calls_and_their_results_reach_the_model(teacher, gateway, tokenizer) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
     messages = [
