@@ -23,26 +23,42 @@ packages() {
   [ "$(cat .venv/.treadle 2>/dev/null)" = "$wanted" ] && return
   say "setting up .venv with the extra '$extra' (some minutes the first time)"
   [ -x .venv/bin/uv ] || { "$python" -m venv .venv && .venv/bin/python -m pip install --quiet 'uv>=0.9'; }
-  # pip's own settings hold for uv too. Without a folder that holds a CPU build of torch, uv's own switch finds one.
-  UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}
-  export UV_FIND_LINKS
+  # uv does not read pip's settings: what pip was told holds for it, too.
+  pip_setting() { .venv/bin/python -m pip config get "$1" 2>/dev/null || true; }
+  UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(pip_setting global.index-url)}}
+  [ -z "$UV_DEFAULT_INDEX" ] || export UV_DEFAULT_INDEX
+  links=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-$(pip_setting global.find-links)}}
+  UV_FIND_LINKS=$(echo $links | tr ' ' ',')
+  if [ -n "$UV_FIND_LINKS" ]; then export UV_FIND_LINKS; else unset UV_FIND_LINKS; fi
+  has_cpu_torch=no
+  for folder in $links; do
+    if ls "$folder"/torch-*cpu*.whl >/dev/null 2>&1; then has_cpu_torch=yes; fi
+  done
   set -- --python .venv/bin/python --constraint configs/constraints.txt --group dev -e ".[$extra]"
   if [ "$extra" = cpu ]; then
     set -- "$@" --overrides configs/overrides-cpu.txt
-    [ -n "$UV_FIND_LINKS" ] || set -- "$@" --torch-backend cpu
+    # uv's own switch finds a CPU build of torch where no folder of wheels holds one.
+    [ $has_cpu_torch = yes ] || set -- "$@" --torch-backend cpu
   fi
   .venv/bin/uv pip install --quiet "$@" >&2
   printf '%s' "$wanted" > .venv/.treadle
 }
 
 engine() {
-  docker info >/dev/null 2>&1 && command -v mmdebstrap >/dev/null && return
-  is_root_on_debian || fail "install Docker and mmdebstrap and start the Docker engine (see docs/operations.md), then run make again"
-  command -v dockerd >/dev/null && command -v mmdebstrap >/dev/null || apt_install docker.io mmdebstrap
+  if ! command -v mmdebstrap >/dev/null; then
+    if is_root_on_debian; then apt_install mmdebstrap; else
+      say "mmdebstrap is missing: install it, or name a base image by digest in [base_image] of the configuration"
+    fi
+  fi
+  docker info >/dev/null 2>&1 && return
+  is_root_on_debian || fail "no Docker engine answers: install Docker and start it (see docs/operations.md), then run make again"
+  [ -z "${DOCKER_HOST:-}" ] || fail "no Docker engine answers at DOCKER_HOST=$DOCKER_HOST: start it or unset DOCKER_HOST, then run make again"
+  command -v dockerd >/dev/null || apt_install docker.io
+  command -v docker >/dev/null || apt_install docker-cli
   docker info >/dev/null 2>&1 && return
   # A daemon that was killed leaves its pid file, which stops the next one.
   for file in /var/run/docker.pid /var/run/docker/containerd/containerd.pid; do
-    if [ -e "$file" ] && ! { read -r pid < "$file" && [ -d "/proc/$pid" ]; }; then rm -f "$file"; fi
+    if [ -e "$file" ] && [ ! -d "/proc/$(cat "$file")" ]; then rm -f "$file"; fi
   done
   say "starting the Docker engine"
   mkdir -p build

@@ -1,6 +1,7 @@
 """Record <-> row of a parquet table, by the record's own annotations."""
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -22,9 +23,14 @@ NATIVE = {
 """Annotation -> column type; every other annotation is stored as JSON text."""
 
 
+@functools.cache
+def _hints(record_type: type) -> dict[str, Any]:
+    return typing.get_type_hints(record_type)
+
+
 def column_types(record_type: type) -> dict[str, pa.DataType]:
     """Record class -> column name -> arrow type."""
-    hints = typing.get_type_hints(record_type)
+    hints = _hints(record_type)
     columns = {}
     for field in dataclasses.fields(record_type):
         hint = hints[field.name]
@@ -39,9 +45,10 @@ def schema_of(record_type: type) -> pa.Schema:
     return pa.schema(list(column_types(record_type).items()))
 
 
+@functools.cache
 def is_json_column(record_type: type, name: str) -> bool:
     """Whether a field is stored as JSON text rather than natively."""
-    hint = typing.get_type_hints(record_type)[name]
+    hint = _hints(record_type)[name]
     return hint not in NATIVE and typing.get_origin(hint) is not typing.Literal
 
 
@@ -67,7 +74,7 @@ def record_from_row(record_type: type[R], row: dict[str, Any]) -> R:
 
 def record_from_plain(record_type: type[R], plain: dict[str, Any]) -> R:
     """Plain dict (from JSON) -> record, nested records rebuilt."""
-    hints = typing.get_type_hints(record_type)
+    hints = _hints(record_type)
     names = {field.name for field in dataclasses.fields(record_type)}  # type: ignore[arg-type]
     return record_type(**{name: _rebuild(hints[name], value) for name, value in plain.items() if name in names})
 
@@ -79,6 +86,8 @@ def _rebuild(hint: Any, value: Any) -> Any:
         return record_from_plain(hint, value)  # type: ignore[arg-type]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is list:
+        if arguments[0] in (str, int, float):
+            return list(value)
         return [_rebuild(arguments[0], item) for item in value]
     if origin is dict:
         return {key: _rebuild(arguments[1], item) for key, item in value.items()}
