@@ -30,6 +30,9 @@ app.command(mix)
 def demo(*, config: Path = DEMO, work: Work = WORK) -> int:
     """Run the whole journey on real input: repositories in, a trained and served checkpoint out."""
     prepare_prefect(work)
+    from flows.orphans import end_orphans_of
+
+    end_orphans_of(work.resolve() / "prefect")
     from flows.journey import run_journey
 
     return run_journey(config, work)

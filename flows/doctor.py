@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
+from flows.orphans import servers_without_driver
 from pipeline.containers.engine import connect
 from pipeline.errors import InfrastructureError, UserError
 
@@ -156,17 +157,7 @@ def vllm() -> list[Finding]:
 
 def orphans() -> list[Finding]:
     """Servers whose driver was killed."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            command = (folder / "cmdline").read_bytes().split(b"\0")
-            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-        except (OSError, IndexError):
-            continue
-        if parent == 1 and any(b"prefect.server" in part or b"vllm.entrypoints" in part for part in command):
-            found.append(folder.name)
+    found = [str(process.pid) for process in servers_without_driver()]
     if found:
         return [
             Finding("orphans", "warning", f"servers without a driver: {', '.join(found)}", f"kill {' '.join(found)}")
