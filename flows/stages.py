@@ -62,8 +62,9 @@ PARITY_PROMPT = (
     "A test of this package fails. The function that is called takes a string and returns another one; the result "
     "differs from what the test expects in a single character. Look at the function, find the comparison that was "
     "changed, and put it right. Then run a short check, look at the difference, and submit your work. Change nothing "
-    "that is not needed, and leave the tests as they are. Numbers to keep in mind: 3, 14, 159, 2653, 58979."
-)
+    "that is not needed, and leave the tests as they are. Numbers to keep in mind: 3, 14, 159, 2653, 58979. "
+) * 4
+"""Longer than several sliding windows, whatever the tokenizer; what is left over is cut off."""
 
 
 class Stage(NamedTuple):

@@ -56,7 +56,7 @@ def row_of(record: Any) -> dict[str, Any]:
     """Record -> row; nested records, dicts and lists of records become JSON text."""
     plain = dataclasses.asdict(record)
     for name in plain:
-        if is_json_column(type(record), name):
+        if is_json_column(type(record), name):  # type: ignore[arg-type]
             plain[name] = json.dumps(plain[name], ensure_ascii=False)
     return plain
 
@@ -66,7 +66,7 @@ def record_from_row(record_type: type[R], row: dict[str, Any]) -> R:
     values = {}
     for field in dataclasses.fields(record_type):  # type: ignore[arg-type]
         value = row[field.name]
-        if is_json_column(record_type, field.name):
+        if is_json_column(record_type, field.name):  # type: ignore[arg-type]
             value = json.loads(value)
         values[field.name] = value
     return record_from_plain(record_type, values)
@@ -74,7 +74,7 @@ def record_from_row(record_type: type[R], row: dict[str, Any]) -> R:
 
 def record_from_plain(record_type: type[R], plain: dict[str, Any]) -> R:
     """Plain dict (from JSON) -> record, nested records rebuilt."""
-    hints = _hints(record_type)
+    hints = _hints(record_type)  # type: ignore[arg-type]
     names = {field.name for field in dataclasses.fields(record_type)}  # type: ignore[arg-type]
     return record_type(**{name: _rebuild(hints[name], value) for name, value in plain.items() if name in names})
 
