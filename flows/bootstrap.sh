@@ -56,16 +56,22 @@ engine() {
   command -v dockerd >/dev/null || apt_install docker.io
   command -v docker >/dev/null || apt_install docker-cli
   docker info >/dev/null 2>&1 && return
-  # A daemon that was killed leaves its pid file, which stops the next one.
-  for file in /var/run/docker.pid /var/run/docker/containerd/containerd.pid; do
-    if [ -e "$file" ] && [ ! -d "/proc/$(cat "$file")" ]; then rm -f "$file"; fi
-  done
   say "starting the Docker engine"
   mkdir -p build
-  setsid dockerd >build/dockerd.log 2>&1 </dev/null &
-  for _ in $(seq 60); do
-    docker info >/dev/null 2>&1 && return
-    sleep 1
+  # The containerd of a killed daemon lives on for some seconds and stops the next daemon: so there are several tries.
+  for _ in 1 2 3 4; do
+    # A daemon that was killed leaves its pid file, which stops the next one.
+    for file in /var/run/docker.pid /var/run/docker/containerd/containerd.pid; do
+      if [ -e "$file" ] && [ ! -d "/proc/$(cat "$file")" ]; then rm -f "$file"; fi
+    done
+    setsid dockerd >build/dockerd.log 2>&1 </dev/null &
+    daemon=$!
+    for _ in $(seq 45); do
+      docker info >/dev/null 2>&1 && return
+      kill -0 "$daemon" 2>/dev/null || break
+      sleep 1
+    done
+    sleep 2
   done
   fail "the Docker engine does not start: read build/dockerd.log, mend it and run make again"
 }
