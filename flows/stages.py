@@ -342,18 +342,7 @@ def mix(context: Context) -> Stage:
     pool = sorted(sample.id for sample in lake.records(Sample))
 
     def work(_: None) -> Outcome:
-        manifest = solve_and_lock(lake, intent, config.filters)
-        record = Mix(
-            id=manifest.id,
-            name=intent.name,
-            stage=intent.stage,
-            context_tokens=intent.context_tokens,
-            num_samples=manifest.num_samples,
-            num_tokens=manifest.num_tokens,
-            num_trainable=manifest.num_trainable,
-            tokenizer_id=manifest.tokenizer_id,
-        )
-        return Outcome("ok", records=(record,))
+        return Outcome("ok", records=(solve_and_lock(lake, intent, config.filters).record(),))
 
     return Stage("mix", [item("mix", intent.name, None, pool, asdict(intent), asdict(config.filters))], work)
 
